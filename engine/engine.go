@@ -1,0 +1,168 @@
+// Package engine is the one interface through which Headgate speaks to an
+// inference server, and the facts it needs to know about one.
+//
+// An adapter does I/O and holds no policy: it dispatches one attempt, ends one
+// with confirmation, and reports what the engine says of itself. Who runs,
+// who waits and who gives way is decided in package admission, for which an
+// engine is its Capabilities and a series of Observations.
+package engine
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"headgate/wire"
+)
+
+// Kind names an adapter: "vllm", "llamacpp" or "openai".
+type Kind string
+
+const (
+	VLLM     Kind = "vllm"
+	LlamaCpp Kind = "llamacpp"
+	OpenAI   Kind = "openai"
+)
+
+// Adapter talks to one engine. It is safe for concurrent use.
+type Adapter interface {
+	// Dispatch sends one attempt and returns once the engine has answered with
+	// a status and headers. A non-2xx answer is a *StatusError. Cancelling ctx
+	// ends the attempt at the engine.
+	Dispatch(ctx context.Context, a *Attempt) (Stream, error)
+	// Observe takes one sample of the engine's load. State Down or Loading is a
+	// sample, not an error.
+	Observe(ctx context.Context) Observation
+	// Capabilities asks the engine what it is. Unknown fields are zero.
+	Capabilities(ctx context.Context) (Capabilities, error)
+	// Close drops idle connections.
+	Close()
+}
+
+// Attempt is one dispatch of one request.
+type Attempt struct {
+	API  wire.API
+	Body []byte // already projected
+	// ID names the attempt upstream; unique per attempt.
+	ID string
+	// Stream tells whether Body asks for server-sent events. A body that does
+	// not is answered by a Stream of exactly one Delta holding the whole answer.
+	Stream bool
+	// Interruptible attempts get a connection of their own, so that closing it
+	// is certain to reach the engine (a pooled one may outlive the cancel).
+	Interruptible bool
+}
+
+// Stream is one running attempt. Next must not be called concurrently with
+// itself; Abort may be called at any time, from any goroutine, more than once.
+type Stream interface {
+	// Header returns the engine's response headers.
+	Header() http.Header
+	// Next returns the next event. io.EOF follows the terminator; an end of
+	// stream without finish reason and terminator is io.ErrUnexpectedEOF.
+	Next() (Delta, error)
+	// Abort ends the attempt at the engine and waits until the engine has
+	// confirmed that its slot and KV are free, or ctx ends. Calling it after
+	// Next returned io.EOF only releases resources.
+	Abort(ctx context.Context) Confirmation
+}
+
+// Delta is one event of a stream. Raw and Data are valid until the next call
+// of Next.
+type Delta struct {
+	Raw  []byte // the event exactly as it came, with its closing blank line
+	Data []byte // its data payload; empty for comments
+	wire.Chunk
+	// Timing is what the engine said about this request, if it did.
+	Timing *Timing
+}
+
+// Timing is an engine's own account of when it scheduled a request.
+type Timing struct {
+	Queue   time.Duration // waiting inside the engine
+	Prefill time.Duration // scheduled to first token
+}
+
+// Confirmation tells how the release of an aborted attempt was confirmed.
+type Confirmation struct {
+	By ConfirmedBy
+	At time.Time
+}
+
+// ConfirmedBy is the evidence for a release.
+type ConfirmedBy string
+
+const (
+	Unconfirmed  ConfirmedBy = ""         // ctx ended first: the hold is a ghost
+	ByCompletion ConfirmedBy = "ended"    // the attempt had ended by itself
+	ByProgress   ConfirmedBy = "progress" // a later sample whose counters moved and whose load no longer includes it
+	BySlot       ConfirmedBy = "slot"     // the engine reported the slot idle
+	ByGrace      ConfirmedBy = "grace"    // no evidence to be had: closed, and a grace time waited
+)
+
+// State is what an engine can do now. Busy is not a state: a full engine is
+// Ready.
+type State uint8
+
+const (
+	Unknown State = iota
+	Ready
+	Loading // answers, but not yet with work
+	Down    // does not answer
+)
+
+func (s State) String() string { return [...]string{"unknown", "ready", "loading", "down"}[s] }
+
+// Observation is one sample of an engine's load. Fields the engine does not
+// report are -1.
+type Observation struct {
+	// Asked and At bracket the sample: it shows the engine at some moment
+	// between them.
+	Asked, At time.Time
+	State     State
+	Running   int // sequences in the batch
+	Waiting   int // sequences queued inside the engine
+	KVUsed    int // tokens, rounded up to blocks
+	KVTotal   int // tokens
+	// Progress moves whenever the engine has done work (prompt plus generated
+	// tokens); gauges sampled while it stands still prove nothing.
+	Progress    int64
+	Preemptions int64
+	Err         error // why State is Down, or which part of the sample failed
+}
+
+// Capabilities is what an engine says of itself. Zero means it did not say.
+type Capabilities struct {
+	Kind       Kind
+	Version    string
+	Models     []Model
+	Slots      int // sequences it runs at once
+	KVTokens   int // tokens its KV pool holds
+	BlockSize  int // tokens per block
+	MaxContext int // tokens of one sequence, prompt and output
+	// Priority: the engine orders waiting work by the request's "priority",
+	// lower first.
+	Priority bool
+	// PrefixCache: finished and aborted sequences stay reusable.
+	PrefixCache bool
+	// Fatal: running out of KV ends every running request (llama-server with a
+	// unified pool), so the pool must never be over-committed.
+	Fatal bool
+}
+
+// Model is one entry of the engine's model list.
+type Model struct {
+	ID         string
+	MaxContext int // 0: not said
+}
+
+// StatusError is an engine's refusal.
+type StatusError struct {
+	Status int
+	Header http.Header
+	Body   []byte // at most 64 KiB
+}
+
+func (e *StatusError) Error() string {
+	return "engine answered " + http.StatusText(e.Status)
+}

@@ -1,0 +1,112 @@
+// Package wire knows the client-facing APIs: it reads of a request what
+// admission must know, writes into it only the fields the gateway owns, and
+// reads what an engine streams back.
+//
+// The idea is projection. A body stays the bytes the client sent; Parse looks
+// at it without building a tree, and Project sets single fields in place, so
+// that everything Headgate does not know about (a new sampling parameter, an
+// engine's extension) reaches the engine untouched, to the byte.
+//
+// Nothing in this package does I/O, reads a clock or keeps state between
+// requests.
+package wire
+
+// API is one client-facing generation route.
+type API uint8
+
+const (
+	Chat        API = 1 + iota // POST /v1/chat/completions
+	Completions                // POST /v1/completions
+)
+
+// Path returns the route's path, which is the same on the client's side and on
+// every engine's.
+func (a API) Path() string {
+	switch a {
+	case Chat:
+		return "/v1/chat/completions"
+	case Completions:
+		return "/v1/completions"
+	}
+	return ""
+}
+
+func (a API) String() string {
+	switch a {
+	case Chat:
+		return "chat"
+	case Completions:
+		return "completions"
+	}
+	return "unknown"
+}
+
+// Request is what the gateway must know about a client's request. Body is the
+// client's own bytes and is never changed.
+type Request struct {
+	API          API
+	Body         []byte
+	Model        string
+	Stream       bool // the client wants server-sent events
+	IncludeUsage bool // the client asked for the usage chunk itself
+	// MaxTokens is the declared output limit of one choice, in tokens: the
+	// smaller of max_completion_tokens and max_tokens where both are given.
+	// Declared tells whether there was one; 0 is a legal declared value.
+	MaxTokens int
+	Declared  bool
+	// N is the number of sequences the engine runs for this request: n, or
+	// best_of where larger, times the number of prompts (completions).
+	N           int
+	ServiceTier string
+	// Constrained: a grammar, a JSON schema, a response_format other than text,
+	// or a forced tool call; such an answer can't be continued from its middle.
+	Constrained bool
+	Content     Content
+}
+
+// Content is the measured prompt, from which its token count is estimated.
+type Content struct {
+	Bytes    [NumKinds]int // bytes of text by kind
+	TokenIDs int           // tokens given as ids: exact
+	Media    int           // images, audio, files: parts priced flat, never by their base64 length
+	Messages int           // chat messages, each of which costs a few template tokens
+}
+
+// Kind is a kind of text with its own bytes-per-token ratio
+// (the measured table is in the documentation of Estimate).
+type Kind uint8
+
+const (
+	Prose Kind = iota // letters and spaces of alphabetic scripts
+	Dense             // digits, hex, base64, symbols: close to a token a byte
+	Wide              // CJK and other scripts of three bytes and more a letter
+	NumKinds
+)
+
+// Usage is an engine's own account of one request, in tokens.
+type Usage struct {
+	Prompt, Completion, Cached int
+}
+
+// Projection is what the gateway owns in a body sent upstream. The zero value
+// of a field leaves the client's bytes as they are.
+type Projection struct {
+	Model       string // upstream model name, where an alias was used
+	Stream      bool   // force stream:true with stream_options.include_usage:true
+	MaxTokens   int    // > 0: the clamped limit, written to the field the client used (or max_tokens)
+	Priority    int    // written as "priority" when HasPriority; otherwise a client's own is removed
+	HasPriority bool
+}
+
+// Chunk is what one streamed event says. The text itself stays in the event's
+// bytes: admission only needs counts.
+type Chunk struct {
+	Tokens    int // output tokens carried: token_ids where present, else 1 for an event with content, else 0
+	Content   bool
+	Finish    string // finish_reason, "" while running
+	Usage     Usage
+	HasUsage  bool
+	UsageOnly bool // the trailing usage chunk: choices is empty
+	Done      bool // the terminator, [DONE]
+	Err       *Error
+}
