@@ -1,0 +1,155 @@
+package identity
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Config says who may call. With no keys and no anonymous principal, nobody.
+type Config struct {
+	// Keys are the callers' API keys.
+	Keys []Key `yaml:"keys,omitempty"`
+	// Anonymous admits callers without a credential, all together as one principal that shares one queue bound; absent: they get 401. With no keys configured every credential is ignored, so that SDKs that insist on sending one work.
+	Anonymous *Anonymous `yaml:"anonymous,omitempty"`
+	// Tiers says which class an OpenAI service_tier stands for.
+	Tiers Tiers `yaml:"service_tiers"`
+}
+
+// Key is one API key.
+type Key struct {
+	// Name of the principal in logs, journal and metrics; unique.
+	Name string `yaml:"name"`
+	// Tenant that is billed, and with which the principal shares fairly.
+	Tenant string `yaml:"tenant"`
+	// Hash is the SHA-256 of a key, as printed when it was made. The key itself is nowhere stored.
+	Hash string `yaml:"hash"`
+	// Classes the key may use.
+	Classes []string `yaml:"classes"`
+	// Default is the class of a request that does not choose; absent: the first of the key's classes.
+	Default string `yaml:"default,omitempty"`
+	// Header lets requests choose a class by a Headgate-Class header.
+	Header bool `yaml:"header"`
+	// ServiceTier lets requests choose a class by OpenAI's service_tier.
+	ServiceTier bool `yaml:"service_tier"`
+}
+
+// Anonymous is the one principal of all callers without a credential.
+type Anonymous struct {
+	// Tenant that is billed, and with which the principal shares fairly.
+	Tenant string `yaml:"tenant"`
+	// Classes that callers without a key may use.
+	Classes []string `yaml:"classes"`
+	// Default is the class of a request that does not choose; absent: the first of the classes.
+	Default string `yaml:"default,omitempty"`
+	// Header lets requests choose a class by a Headgate-Class header.
+	Header bool `yaml:"header"`
+	// ServiceTier lets requests choose a class by OpenAI's service_tier.
+	ServiceTier bool `yaml:"service_tier"`
+}
+
+// SetDefaults gives the tenant a name.
+func (a *Anonymous) SetDefaults() { a.Tenant = "anonymous" }
+
+// Tiers maps OpenAI's service tiers to class names.
+type Tiers struct {
+	// Flex is the class for service_tier flex. A class that the key may not use leaves the default.
+	Flex string `yaml:"flex"`
+	// Priority is the class for service_tier priority. A class that the key may not use leaves the default.
+	Priority string `yaml:"priority"`
+}
+
+// SetDefaults maps to the classes of the examples; a pool that has no such
+// classes is not affected.
+func (t *Tiers) SetDefaults() { *t = Tiers{Flex: "batch", Priority: "interactive"} }
+
+// MaxKeys bounds the table of keys.
+const MaxKeys = 10000
+
+// Validate calls bad for every value that isn't allowed, with its path below
+// the configuration's root.
+func (c *Config) Validate(bad func(path string, value any, allowed string)) {
+	if len(c.Keys) == 0 && c.Anonymous == nil {
+		bad("keys", "nothing", "at least one key, or anonymous: without either nobody may call")
+	}
+	if len(c.Keys) > MaxKeys {
+		bad("keys", len(c.Keys), fmt.Sprintf("at most %d keys", MaxKeys))
+	}
+	names := map[string]int{}
+	hashes := map[digest]int{}
+	for i, k := range c.Keys {
+		at := fmt.Sprintf("keys[%d]", i)
+		if !ValidName(k.Name) {
+			bad(at+".name", k.Name, NameRule)
+		} else if first, dup := names[k.Name]; dup {
+			bad(at+".name", k.Name, fmt.Sprintf("a name of its own; keys[%d] has this one", first))
+		} else {
+			names[k.Name] = i
+		}
+		// What stands where a hash should may be the key itself.
+		if d, ok := parseHash(k.Hash); !ok {
+			bad(at+".hash", Redacted, "sha256: and 64 hex digits")
+		} else if first, dup := hashes[d]; dup {
+			bad(at+".hash", k.Hash, fmt.Sprintf("a key of its own; keys[%d] has the same", first))
+		} else {
+			hashes[d] = i
+		}
+		rights{k.Tenant, k.Classes, k.Default}.validate(at, bad)
+	}
+	if a := c.Anonymous; a != nil {
+		if _, taken := names[anonymousName]; taken {
+			bad(fmt.Sprintf("keys[%d].name", names[anonymousName]), anonymousName, "another name: this one is the anonymous principal's")
+		}
+		rights{a.Tenant, a.Classes, a.Default}.validate("anonymous", bad)
+	}
+	for _, t := range []struct{ path, class string }{
+		{"service_tiers.flex", c.Tiers.Flex}, {"service_tiers.priority", c.Tiers.Priority},
+	} {
+		if !ValidName(t.class) {
+			bad(t.path, t.class, NameRule)
+		}
+	}
+}
+
+// rights is what a key and the anonymous principal have in common.
+type rights struct {
+	tenant  string
+	classes []string
+	def     string
+}
+
+func (r rights) validate(at string, bad func(path string, value any, allowed string)) {
+	if !ValidName(r.tenant) {
+		bad(at+".tenant", r.tenant, NameRule)
+	}
+	if len(r.classes) == 0 {
+		bad(at+".classes", "nothing", "at least one class")
+	}
+	for i, c := range r.classes {
+		if !ValidName(c) {
+			bad(fmt.Sprintf("%s.classes[%d]", at, i), c, NameRule)
+		} else if slices.Index(r.classes, c) < i {
+			bad(fmt.Sprintf("%s.classes[%d]", at, i), c, "each class once")
+		}
+	}
+	if r.def != "" && !slices.Contains(r.classes, r.def) {
+		bad(at+".default", r.def, "one of the classes: "+strings.Join(r.classes, ", "))
+	}
+}
+
+// NameRule says what ValidName accepts.
+const NameRule = "1 to 64 characters of a-z, A-Z, 0-9, '.', '_', '-', beginning with a letter or digit"
+
+// ValidName tells whether s may name a class, tenant, principal, pool or
+// engine. Names become metric labels and header values.
+func ValidName(s string) bool {
+	if len(s) < 1 || len(s) > 64 || !isAlnum(s[0]) {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !isAlnum(c) && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,33 @@
+// Package identity answers who is calling and which service class the call
+// may use. Nothing a client sends is believed by itself: a credential is
+// looked up, and a class is chosen from what the operator allowed for that
+// credential.
+//
+// # Keys
+//
+// A key is a random string of at least 131 bits, made by NewKey and shown
+// once. The configuration holds only its SHA-256. A plain, fast hash is right
+// here and wrong for passwords: a slow, salted hash buys time against guessing
+// a secret that people chose, while 2^131 random keys can't be enumerated at
+// any speed, and a slow hash on every request would be a way to exhaust the
+// gateway's CPU. The argument holds for random keys only, so Hash refuses what
+// does not look random.
+//
+// # Timing
+//
+// A key is found by using its digest as the key of a map. How long that takes
+// may depend on the digest, never on how much of a guess was right: to learn
+// from it, a caller would have to choose inputs by their SHA-256 prefix, and
+// the digest of a guess that is wrong by one character is unrelated to the
+// digest of the right key. Alternatives: comparing with every stored key in
+// constant time costs more with each key and hides nothing further.
+//
+// # Classes
+//
+// The class of a request is its key's default, unless the key may choose and
+// the request does so by a Headgate-Class header or by OpenAI's service_tier.
+// A header that asks for something not allowed is refused, never silently
+// downgraded: whoever wrote it would believe in a protection that is not
+// there. A service_tier that is not allowed is ignored, as OpenAI does: SDKs
+// and frameworks send it unasked.
+package identity
