@@ -103,7 +103,8 @@ type Projection struct {
 type Chunk struct {
 	Tokens    int // output tokens carried: token_ids where present, else 1 for an event with content, else 0
 	Content   bool
-	Finish    string // finish_reason, "" while running
+	Finish    string // finish_reason of the last choice that ended here, "" if none did
+	Finished  int    // choices that ended in this event
 	Usage     Usage
 	HasUsage  bool
 	UsageOnly bool // the trailing usage chunk: choices is empty
