@@ -1,0 +1,124 @@
+// Package journal is the record of what happened: one flat event for every
+// step of a request, a loan and a recall, one JSON object a line. Everything
+// that is reported later (occupancy, protection, what lending cost) is computed
+// from it, so it says causes and amounts, not only that something happened.
+//
+// The hot path only copies an event into memory. One goroutine encodes and
+// writes; when it can't keep up, or the disk does not take the lines, events
+// are dropped and counted, and a "dropped" event says so in the file: a gap is
+// visible, and a full disk never delays a request.
+//
+// No text of a prompt or an answer is ever in it. Names are configured ones.
+package journal
+
+import (
+	"fmt"
+	"time"
+)
+
+// Kind says what happened.
+type Kind string
+
+// The life of a request. Arrived to Rejected or Finished is what its client
+// sees; Admitted to Released is one hold, of which a request may have several.
+const (
+	Arrived    Kind = "arrived"     // a well-formed request of a known principal
+	Queued     Kind = "queued"      // it waits
+	Admitted   Kind = "admitted"    // it holds capacity
+	Dispatched Kind = "dispatched"  // it was sent to the engine
+	Scheduled  Kind = "scheduled"   // the engine began to run it
+	FirstToken Kind = "first_token" // the engine's first output
+	Progress   Kind = "progress"    // its hold was brought up to what it has produced
+	Ended      Kind = "ended"       // its attempt at the engine is over
+	Released   Kind = "released"    // the engine has confirmed that its capacity is free
+	Finished   Kind = "finished"    // its client has the whole answer, or has left, or got an error: see Cause
+	Rejected   Kind = "rejected"    // it was refused: see Cause
+	Ghost      Kind = "ghost"       // a release was never confirmed and its time is over
+)
+
+// Recalls, lending, engines and the journal itself.
+const (
+	RecallOpened  Kind = "recall_opened"  // protected demand wants lent capacity
+	RecallGranted Kind = "recall_granted" // admission may admit it again
+	RecallServed  Kind = "recall_served"  // the request it was opened for was admitted
+	RecallSettled Kind = "recall_settled" // the last loan of the cohort is out
+	LendingClosed Kind = "lending_closed" // a class no longer lends
+	LendingOpened Kind = "lending_opened" // it lends again
+	EngineState   Kind = "engine_state"   // an engine became ready, loading or down
+	Started       Kind = "started"        // the process began to write
+	Stopped       Kind = "stopped"        // it stopped in an orderly way
+	Dropped       Kind = "dropped"        // Count events are missing here
+)
+
+var kinds = map[Kind]bool{
+	Arrived: true, Queued: true, Admitted: true, Dispatched: true, Scheduled: true, FirstToken: true,
+	Progress: true, Ended: true, Released: true, Finished: true, Rejected: true, Ghost: true,
+	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true,
+	LendingClosed: true, LendingOpened: true, EngineState: true,
+	Started: true, Stopped: true, Dropped: true,
+}
+
+// UnmarshalText refuses a kind that this version does not know: whoever
+// computes from a journal must not pass over what it does not understand.
+func (k *Kind) UnmarshalText(b []byte) error {
+	if !kinds[Kind(b)] {
+		return fmt.Errorf("event kind %.40q is not known to this version", b)
+	}
+	*k = Kind(b)
+	return nil
+}
+
+// Event is one line. A field that does not belong to a kind is zero and
+// absent.
+type Event struct {
+	// Seq counts the events of one run of the process, the dropped ones too. A
+	// dropped event stands for the Count events that end with its Seq.
+	Seq uint64 `json:"seq"`
+	// TS is Mono as a time of day. Writer sets it.
+	TS time.Time `json:"ts"`
+	// Mono is in nanoseconds since the process started; all durations are
+	// differences of it. It is the clock that drives admission.
+	Mono int64 `json:"mono_ns"`
+	Kind Kind  `json:"kind"`
+
+	Pool      string `json:"pool,omitempty"`
+	Engine    string `json:"engine,omitempty"`
+	Class     string `json:"class,omitempty"`
+	Tenant    string `json:"tenant,omitempty"`
+	Principal string `json:"principal,omitempty"`
+	Model     string `json:"model,omitempty"` // a configured name
+	API       string `json:"api,omitempty"`   // chat, completions
+
+	Request string `json:"request,omitempty"` // Headgate-Request-Id
+	Hold    uint64 `json:"hold,omitempty"`
+	Loan    bool   `json:"loan,omitempty"`   // admitted by borrowing
+	Recall  uint64 `json:"recall,omitempty"` // the recall's number
+	For     string `json:"for,omitempty"`    // the request that a recall or reclaim is for
+	Cause   string `json:"cause,omitempty"`
+	Status  int    `json:"status,omitempty"` // the HTTP status that the client got
+
+	Stream   bool `json:"stream,omitempty"`
+	Declared bool `json:"declared,omitempty"` // the client gave an output limit
+
+	PromptTokens   int64 `json:"prompt_tokens,omitempty"`   // estimated, until the engine has said
+	CachedTokens   int64 `json:"cached_tokens,omitempty"`   // of the prompt, found in the engine's cache
+	MaxTokens      int64 `json:"max_tokens,omitempty"`      // the declared limit when it arrives, the clamped one from its admission on
+	OutputTokens   int64 `json:"output_tokens,omitempty"`   // so far
+	ReservedTokens int64 `json:"reserved_tokens,omitempty"` // KV held after this event
+	QueueNS        int64 `json:"queue_ns,omitempty"`        // from arrival to admission or refusal
+
+	// The engine began to run the request at ScheduledNS of the same clock as
+	// Mono. Where the engine does not tell, it was between ScheduledNS and
+	// ScheduledUpperNS; where it does, the latter is absent.
+	ScheduledNS      int64 `json:"scheduled_ns,omitempty"`
+	ScheduledUpperNS int64 `json:"scheduled_upper_ns,omitempty"`
+
+	State   string `json:"state,omitempty"` // ready, loading, down
+	Running int    `json:"running,omitempty"`
+	Waiting int    `json:"waiting,omitempty"`
+	KVUsed  int64  `json:"kv_used,omitempty"` // tokens
+
+	Revision uint64 `json:"revision,omitempty"` // of the class table that allowed it
+	Count    uint64 `json:"count,omitempty"`    // of lost events
+	Version  string `json:"version,omitempty"`  // of the process that writes
+}
