@@ -28,7 +28,9 @@ const (
 type Adapter interface {
 	// Dispatch sends one attempt and returns once the engine has answered with
 	// a status and headers. A non-2xx answer is a *StatusError. Cancelling ctx
-	// ends the attempt at the engine.
+	// ends the attempt at the engine, also while Next waits. An attempt that
+	// ended after it had gone out and before it was answered is an *Unanswered,
+	// whose release needs confirming like that of an aborted stream.
 	Dispatch(ctx context.Context, a *Attempt) (Stream, error)
 	// Observe takes one sample of the engine's load. State Down or Loading is a
 	// sample, not an error.
@@ -48,6 +50,9 @@ type Attempt struct {
 	// Stream tells whether Body asks for server-sent events. A body that does
 	// not is answered by a Stream of exactly one Delta holding the whole answer.
 	Stream bool
+	// N is the number of sequences the answer consists of (wire.Request.N);
+	// 0 stands for 1. It decides when an answer without terminator is whole.
+	N int
 	// Interruptible attempts get a connection of their own, so that closing it
 	// is certain to reach the engine (a pooled one may outlive the cancel).
 	Interruptible bool
@@ -58,12 +63,15 @@ type Attempt struct {
 type Stream interface {
 	// Header returns the engine's response headers.
 	Header() http.Header
-	// Next returns the next event. io.EOF follows the terminator; an end of
-	// stream without finish reason and terminator is io.ErrUnexpectedEOF.
+	// Next returns the next event. io.EOF follows the terminator, an event with
+	// Err, and a clean end of the stream after the last finish reason; any other
+	// end is io.ErrUnexpectedEOF. After Abort it returns ErrAborted.
 	Next() (Delta, error)
 	// Abort ends the attempt at the engine and waits until the engine has
 	// confirmed that its slot and KV are free, or ctx ends. Calling it after
-	// Next returned io.EOF only releases resources.
+	// Next returned io.EOF only releases resources; every stream must be read
+	// to its end or aborted. A later call goes on waiting where an earlier one
+	// gave up.
 	Abort(ctx context.Context) Confirmation
 }
 
@@ -77,7 +85,8 @@ type Delta struct {
 	Timing *Timing
 }
 
-// Timing is an engine's own account of when it scheduled a request.
+// Timing is an engine's own account of when it scheduled a request. A negative
+// duration was not said.
 type Timing struct {
 	Queue   time.Duration // waiting inside the engine
 	Prefill time.Duration // scheduled to first token
@@ -115,6 +124,12 @@ func (s State) String() string { return [...]string{"unknown", "ready", "loading
 
 // Observation is one sample of an engine's load. Fields the engine does not
 // report are -1.
+//
+// A sample says Down only when nobody listens at the address, the connection
+// breaks before an answer, or the engine itself says that it is dead. One that
+// timed out is Unknown: a full engine answers late, and to take it for a dead
+// one is to lose it when it is needed most. How many such samples in a row are
+// too many is for the reader to decide.
 type Observation struct {
 	// Asked and At bracket the sample: it shows the engine at some moment
 	// between them.
@@ -129,6 +144,14 @@ type Observation struct {
 	Progress    int64
 	Preemptions int64
 	Err         error // why State is Down, or which part of the sample failed
+}
+
+// Unreported is an observation of which nothing is known yet.
+func Unreported(asked time.Time) Observation {
+	return Observation{
+		Asked: asked, At: asked,
+		Running: -1, Waiting: -1, KVUsed: -1, KVTotal: -1, Progress: -1, Preemptions: -1,
+	}
 }
 
 // Capabilities is what an engine says of itself. Zero means it did not say.
@@ -154,15 +177,4 @@ type Capabilities struct {
 type Model struct {
 	ID         string
 	MaxContext int // 0: not said
-}
-
-// StatusError is an engine's refusal.
-type StatusError struct {
-	Status int
-	Header http.Header
-	Body   []byte // at most 64 KiB
-}
-
-func (e *StatusError) Error() string {
-	return "engine answered " + http.StatusText(e.Status)
 }

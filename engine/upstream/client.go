@@ -1,0 +1,271 @@
+// Package upstream is the HTTP side that all adapters share: it sends an
+// attempt, reads what comes back event by event, ends it, and fetches small
+// documents (metrics, health, model lists).
+//
+// # Connections
+//
+// Inference servers speak HTTP/1.1 (uvicorn, cpp-httplib), where the only way
+// to end a request is to close its connection. An attempt that may be
+// interrupted therefore gets a connection of its own, which carries nothing
+// before or after it. All others share pooled ones. vLLM, SGLang and
+// llama-server drop an idle connection after 5 s, so the pool lets go of one
+// after 4; llama-server also does after 100 requests, unannounced, and then a
+// request meets a closing connection now and then. net/http sends such a
+// request again by itself, on another connection, if three things hold: the
+// connection had been used before, not a byte of an answer had come, and the
+// request is idempotent. A generation is declared so (an empty Idempotency-Key,
+// which is never put on the wire), because it changes nothing at the engine and
+// the closed connection has ended whatever was begun. A fresh connection never
+// qualifies, so nothing is sent twice to an engine that dies of it.
+//
+// # What is not done
+//
+// No proxy is taken from the environment, no redirect followed, nothing
+// compressed, and no header of a client passed on: what is sent is the
+// adapter's own, and it goes to the configured address only.
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"headgate/engine"
+	"headgate/engine/release"
+	"headgate/identity"
+)
+
+const (
+	idleTimeout = 4 * time.Second // servers: 5 s
+	idleConns   = 256
+	maxRefusal  = 64 << 10 // bytes of an error's body that are kept
+	maxHeader   = 1 << 20
+)
+
+// Hooks are what makes a client an adapter.
+type Hooks struct {
+	// Timing reads an engine's own account of a request out of an event that
+	// carries usage or a finish reason; nil result: there is none.
+	Timing func(data []byte) *engine.Timing
+	// Confirm waits for the release of a closed attempt.
+	Confirm func(context.Context, *release.Ticket) engine.Confirmation
+}
+
+// Client speaks to one engine.
+type Client struct {
+	cfg   engine.Config
+	hooks Hooks
+	root  *url.URL
+	key   identity.Secret
+
+	pooled, own *http.Transport
+	ledger      Ledger
+}
+
+// New makes a client from a configuration that was found valid. It dials
+// nothing.
+func New(cfg engine.Config, hooks Hooks) (*Client, error) {
+	root, err := cfg.Root()
+	if err != nil {
+		return nil, err
+	}
+	key, err := cfg.Key()
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, hooks: hooks, root: root, key: key}
+	c.pooled = transport(cfg)
+	c.own = transport(cfg)
+	c.own.DisableKeepAlives = true
+	return c, nil
+}
+
+func transport(cfg engine.Config) *http.Transport {
+	dial := cfg.DialContext
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}).DialContext
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &http.Transport{
+		DialContext:            dial,
+		TLSHandshakeTimeout:    cfg.ConnectTimeout,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		DisableCompression:     true,
+		MaxIdleConns:           idleConns,
+		MaxIdleConnsPerHost:    idleConns,
+		IdleConnTimeout:        idleTimeout,
+		ResponseHeaderTimeout:  cfg.HeaderTimeout,
+		MaxResponseHeaderBytes: maxHeader,
+		Protocols:              protocols,
+	}
+}
+
+// Ledger is the account of the attempts at the engine.
+func (c *Client) Ledger() *Ledger { return &c.ledger }
+
+// Close drops idle connections.
+func (c *Client) Close() {
+	c.pooled.CloseIdleConnections()
+	c.own.CloseIdleConnections()
+}
+
+func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.root.String()+path, body)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range c.cfg.Headers {
+		req.Header.Set(name, value)
+	}
+	req.Header.Set("User-Agent", "headgate")
+	if !c.key.Empty() {
+		value := c.key.Reveal()
+		if http.CanonicalHeaderKey(c.cfg.APIKeyHeader) == "Authorization" {
+			value = "Bearer " + value
+		}
+		req.Header.Set(c.cfg.APIKeyHeader, value)
+	}
+	return req, nil
+}
+
+// Dispatch implements engine.Adapter.
+func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream, error) {
+	path := a.API.Path()
+	if path == "" {
+		return nil, fmt.Errorf("dispatch: api %d: allowed are chat and completions", a.API)
+	}
+	var sent atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders: func() { sent.Store(true) },
+	})
+	req, err := c.request(traced, http.MethodPost, path, bytes.NewReader(a.Body))
+	if err != nil {
+		return nil, fmt.Errorf("dispatch: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	if a.Stream {
+		req.Header.Set("Accept", "text/event-stream")
+	}
+	if a.ID != "" {
+		req.Header.Set("X-Request-Id", a.ID)
+	}
+	via := c.own
+	if !a.Interruptible {
+		via = c.pooled
+		req.Header["Idempotency-Key"] = []string{}
+	}
+
+	place := c.ledger.enter(a.Stream)
+	res, err := via.RoundTrip(req)
+	if err != nil {
+		place.leave()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		err = fmt.Errorf("dispatch to %s: %w", c.root.Host, err)
+		if !sent.Load() {
+			return nil, err
+		}
+		t := &release.Ticket{Closed: time.Now()}
+		return nil, &engine.Unanswered{Err: err, Confirm: func(ctx context.Context) engine.Confirmation {
+			return c.hooks.Confirm(ctx, t)
+		}}
+	}
+	if res.StatusCode < 200 || res.StatusCode > 299 {
+		place.leave()
+		return nil, c.refusal(res)
+	}
+	place.answered()
+	return newStream(ctx, c, a, res, place), nil
+}
+
+// refusal reads what there is of an error's body. An engine may quote the key
+// it refuses.
+func (c *Client) refusal(res *http.Response) error {
+	stop := time.AfterFunc(c.cfg.ScrapeTimeout, func() { _ = res.Body.Close() })
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // what came is what there is
+	stop.Stop()
+	_ = res.Body.Close()
+	if !c.key.Empty() {
+		body = bytes.ReplaceAll(body, []byte(c.key.Reveal()), []byte(identity.Redacted))
+	}
+	return &engine.StatusError{Status: res.StatusCode, Header: res.Header, Body: body}
+}
+
+// Reply is a small document.
+type Reply struct {
+	Status int
+	Body   []byte
+}
+
+// Get fetches one, of at most limit bytes, within the scrape timeout.
+func (c *Client) Get(ctx context.Context, path string, limit int) (Reply, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.ScrapeTimeout,
+		fmt.Errorf("no answer within scrape_timeout %s: %w", c.cfg.ScrapeTimeout, context.DeadlineExceeded))
+	defer cancel()
+	req, err := c.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return Reply{}, fmt.Errorf("get %s: %w", path, err)
+	}
+	res, err := c.pooled.RoundTrip(req)
+	if err == nil {
+		defer func() { _ = res.Body.Close() }()
+		var body []byte
+		body, err = io.ReadAll(io.LimitReader(res.Body, int64(limit)+1))
+		switch {
+		case err == nil && len(body) > limit:
+			err = fmt.Errorf("answer longer than the limit of %d bytes", limit)
+		case err == nil:
+			return Reply{Status: res.StatusCode, Body: body}, nil
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return Reply{}, fmt.Errorf("get %s of %s: %w", path, c.root.Host, err)
+}
+
+// GetOK fetches a document that must be there.
+func (c *Client) GetOK(ctx context.Context, path string, limit int) ([]byte, error) {
+	r, err := c.Get(ctx, path, limit)
+	if err != nil {
+		return nil, err
+	}
+	if r.Status != http.StatusOK {
+		return nil, fmt.Errorf("get %s of %s: status %d", path, c.root.Host, r.Status)
+	}
+	return r.Body, nil
+}
+
+// State tells what the failure of a request says about an engine: Down if
+// nobody listens there or the connection breaks before an answer, otherwise
+// Unknown. A timeout is no sign of death: a busy engine answers late.
+func State(err error) engine.State {
+	for _, gone := range []error{
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE,
+		syscall.EHOSTUNREACH, syscall.ENETUNREACH, io.EOF, io.ErrUnexpectedEOF,
+	} {
+		if errors.Is(err, gone) {
+			return engine.Down
+		}
+	}
+	return engine.Unknown
+}
+
+// Capabilities of the adapter's kind, with what the configuration knows better.
+func (c *Client) Override(caps engine.Capabilities) engine.Capabilities {
+	caps.Kind = c.cfg.Kind
+	return c.cfg.Capabilities.Apply(caps)
+}

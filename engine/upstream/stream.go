@@ -1,0 +1,203 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"headgate/engine"
+	"headgate/engine/release"
+	"headgate/wire"
+	"headgate/wire/sse"
+)
+
+const (
+	// drainTime is how long the end of a pooled answer is waited for after its
+	// terminator, so that the connection can be used again.
+	drainTime  = 100 * time.Millisecond
+	drainBytes = 4 << 10
+)
+
+// stream is one answered attempt.
+type stream struct {
+	client *Client
+	ctx    context.Context // the attempt's own: tells why a read failed
+	api    wire.API
+	choice int // finish reasons that make a whole answer
+	header http.Header
+	body   io.ReadCloser
+	pooled bool
+	events *sse.Reader // nil: the answer is one document
+
+	// Next's own.
+	finished int
+	seen     atomic.Bool // an event with data was handed out
+	over     atomic.Bool // the engine has ended the attempt by its own word
+
+	mu     sync.Mutex
+	place  entry
+	err    error           // what Next returns from now on
+	ticket *release.Ticket // set once the connection is closed
+}
+
+func newStream(ctx context.Context, c *Client, a *engine.Attempt, res *http.Response, place entry) *stream {
+	s := &stream{
+		client: c, ctx: ctx, api: a.API, choice: max(a.N, 1),
+		header: res.Header, body: res.Body, pooled: !a.Interruptible, place: place,
+	}
+	// Some servers answer a request for a stream with a document: an error, or
+	// all of it at once.
+	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if a.Stream && media != "application/json" {
+		s.events = sse.NewReader(res.Body, c.cfg.MaxEvent)
+	}
+	return s
+}
+
+func (s *stream) Header() http.Header { return s.header }
+
+// Next implements engine.Stream.
+func (s *stream) Next() (engine.Delta, error) {
+	if err := s.ended(); err != nil {
+		return engine.Delta{}, err
+	}
+	if s.over.Load() {
+		s.drain()
+		return engine.Delta{}, s.end(io.EOF)
+	}
+	read := s.nextEvent
+	if s.events == nil {
+		read = s.document
+	}
+	d, err := read()
+	if err != nil {
+		if s.ctx.Err() != nil {
+			err = context.Cause(s.ctx)
+		}
+		return engine.Delta{}, s.end(err)
+	}
+	// An abort may have come while the event was read.
+	if err := s.ended(); err != nil {
+		return engine.Delta{}, err
+	}
+	return d, nil
+}
+
+func (s *stream) nextEvent() (engine.Delta, error) {
+	ev, err := s.events.Next()
+	if err != nil && (!errors.Is(err, io.ErrUnexpectedEOF) || len(ev.Data) == 0) {
+		if errors.Is(err, io.EOF) && s.finished < s.choice {
+			err = io.ErrUnexpectedEOF
+		}
+		return engine.Delta{}, err
+	}
+	d := engine.Delta{Raw: ev.Raw, Data: ev.Data}
+	if len(bytes.TrimSpace(ev.Data)) == 0 {
+		return d, nil
+	}
+	chunk, parseErr := wire.ParseChunk(s.api, ev.Data)
+	switch {
+	case err != nil && (parseErr != nil || !chunk.Done):
+		// Cut inside an event; only a terminator may lack its blank line.
+		return engine.Delta{}, io.ErrUnexpectedEOF
+	case ev.Name == "error" && chunk.Err == nil:
+		d.Chunk = wire.Chunk{Err: wire.FromUpstream(http.StatusBadGateway, ev.Data, nil)}
+	case parseErr != nil:
+		return engine.Delta{}, fmt.Errorf("unreadable event from the engine: %w", parseErr)
+	default:
+		d.Chunk = chunk
+	}
+	s.took(&d)
+	return d, nil
+}
+
+// document reads an answer that is not a stream.
+func (s *stream) document() (engine.Delta, error) {
+	limit := s.client.cfg.MaxAnswer
+	body, err := io.ReadAll(io.LimitReader(s.body, int64(limit)+1))
+	if err != nil {
+		return engine.Delta{}, err
+	}
+	if len(body) > limit {
+		return engine.Delta{}, fmt.Errorf("answer longer than max_answer_bytes %d", limit)
+	}
+	d := engine.Delta{Raw: body, Data: body}
+	d.Chunk, err = wire.ParseChunk(s.api, body)
+	if err != nil {
+		return engine.Delta{}, fmt.Errorf("unreadable answer from the engine: %w", err)
+	}
+	d.Tokens = max(d.Tokens, d.Usage.Completion)
+	s.took(&d)
+	s.over.Store(true)
+	return d, nil
+}
+
+// took keeps the books of an event.
+func (s *stream) took(d *engine.Delta) {
+	s.seen.Store(true)
+	s.finished += d.Finished
+	if d.Done || d.Err != nil {
+		s.over.Store(true)
+	}
+	if s.client.hooks.Timing != nil && (d.HasUsage || d.Finished > 0) {
+		d.Timing = s.client.hooks.Timing(d.Data)
+	}
+}
+
+// drain reads the rest of an answer that is over, so that its connection goes
+// back to the pool.
+func (s *stream) drain() {
+	if !s.pooled {
+		return
+	}
+	stop := time.AfterFunc(drainTime, func() { _ = s.body.Close() })
+	defer stop.Stop()
+	_, _ = io.CopyN(io.Discard, s.body, drainBytes)
+}
+
+func (s *stream) ended() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// end closes the connection, unless an abort did, and returns what Next is to
+// return.
+func (s *stream) end(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closeLocked(err)
+	return s.err
+}
+
+func (s *stream) closeLocked(err error) {
+	if s.err != nil {
+		return
+	}
+	s.err = err
+	_ = s.body.Close() // returns once the connection is closed
+	s.place.leave()
+	if err == io.EOF {
+		s.over.Store(true)
+	}
+	s.ticket = &release.Ticket{Closed: time.Now(), Answered: true, Seen: s.seen.Load()}
+}
+
+// Abort implements engine.Stream.
+func (s *stream) Abort(ctx context.Context) engine.Confirmation {
+	s.mu.Lock()
+	s.closeLocked(engine.ErrAborted)
+	t := s.ticket
+	s.mu.Unlock()
+	if s.over.Load() {
+		return engine.Confirmation{By: engine.ByCompletion, At: t.Closed}
+	}
+	return s.client.hooks.Confirm(ctx, t)
+}
