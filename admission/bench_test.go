@@ -1,0 +1,87 @@
+package admission
+
+import (
+	"testing"
+	"time"
+)
+
+func benchTable() *Table {
+	envelope := Of(64, 64*4096)
+	return &Table{
+		Engines: []EngineSpec{{Name: "e", Slots: envelope[Slots], KV: envelope[KV], Block: 16, MaxContext: 4096}},
+		Classes: []ClassSpec{
+			{Name: "interactive", Floor: Of(48, 48*4096), Unlent: Of(8, 8*4096), Ceiling: envelope, IdleAfter: 2 * time.Second, Depth: 4096, DefaultOut: 256},
+			{Name: "batch", Floor: Of(16, 16*4096), Ceiling: envelope, IdleAfter: 2 * time.Second, Depth: 4096, DefaultOut: 256},
+		},
+	}
+}
+
+// One request admitted and released, with others running and nothing waiting:
+// what every request pays when there is room.
+func BenchmarkAdmitRelease(b *testing.B) {
+	c := New(benchTable(), 128)
+	var fx []Effect
+	now := Time(0)
+	for i := range uint32(16) {
+		fx = c.Step(now, &Event{Kind: Offer, ID: MakeID(1, i+1), Class: Class(i % 2), Prompt: 500, Out: 100}, fx[:0])
+	}
+	offer := Event{Kind: Offer, Prompt: 500, Out: 100}
+	end := Event{Kind: Ended, Flags: FlagReleased, Cause: CauseFinished, Out: 100}
+	b.ReportAllocs()
+	for i := range b.N {
+		now += 1000
+		offer.ID = MakeID(uint32(i), 0)
+		fx = c.Step(now, &offer, fx[:0])
+		end.Hold = fx[0].Hold
+		fx = c.Step(now, &end, fx[:0])
+	}
+}
+
+// The same in a table of the largest size.
+func BenchmarkAdmitRelease64Classes(b *testing.B) {
+	t := benchTable()
+	for len(t.Classes) < MaxClasses {
+		c := t.Classes[1]
+		c.Floor = Amount{}
+		t.Classes = append(t.Classes, c)
+	}
+	c := New(t, 128)
+	var fx []Effect
+	offer := Event{Kind: Offer, Prompt: 500, Out: 100, Class: 63}
+	end := Event{Kind: Ended, Flags: FlagReleased, Cause: CauseFinished, Out: 100}
+	b.ReportAllocs()
+	for i := range b.N {
+		offer.ID = MakeID(uint32(i), 0)
+		fx = c.Step(Time(i)*1000, &offer, fx[:0])
+		end.Hold = fx[0].Hold
+		fx = c.Step(Time(i)*1000, &end, fx[:0])
+	}
+}
+
+// A full engine and a long queue: each step ends one request, admits the head
+// and takes in another.
+func BenchmarkBacklog(b *testing.B) {
+	c := New(benchTable(), 4096)
+	var fx []Effect
+	running := make([]Hold, 0, 64)
+	for i := range uint32(4096) {
+		fx = c.Step(0, &Event{Kind: Offer, ID: MakeID(1, i), Prompt: 500, Out: 100}, fx[:0])
+		if fx[0].Op == Admit {
+			running = append(running, fx[0].Hold)
+		}
+	}
+	b.ReportAllocs()
+	for i := range b.N {
+		fx = c.Step(Time(i)*1000, &Event{Kind: Ended, Hold: running[i%64], Flags: FlagReleased, Cause: CauseFinished, Out: 100}, fx[:0])
+		var done ID
+		for _, e := range fx {
+			switch e.Op {
+			case Done:
+				done = e.ID
+			case Admit:
+				running[i%64] = e.Hold
+			}
+		}
+		fx = c.Step(Time(i)*1000, &Event{Kind: Offer, ID: MakeID(uint32(i+2), done.Slot()), Prompt: 500, Out: 100}, fx[:0])
+	}
+}

@@ -1,0 +1,352 @@
+package admission
+
+import "headgate/kv"
+
+// holdNow is hold_k of the package comment.
+func (cl *class) holdNow(now Time) Amount {
+	if !cl.open {
+		return cl.spec.Floor
+	}
+	cl.peak.advance(now)
+	return cl.holdFor(cl.peak.max())
+}
+
+// holdFor is hold_k while lending is open, for a given recent peak of use.
+func (cl *class) holdFor(peak Amount) Amount {
+	return cl.spec.Floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom)))
+}
+
+// use moves what a class holds on an engine by delta, and with it every sum that
+// depends on it. It is the only way either moves.
+func (c *Core) use(k Class, en *engine, delta Amount) {
+	en.used = en.used.add(delta)
+	en.ledger.set(c.now, en.used)
+	if !en.counts {
+		c.envelope = c.envelope.add(delta)
+	}
+	cl := &c.classes[k]
+	used := cl.used.add(delta)
+	c.used = c.used.add(delta)
+	c.kept = c.kept.sub(cl.used.max(cl.spec.Unlent)).add(used.max(cl.spec.Unlent))
+	c.promised = c.promised.sub(cl.used.max(cl.hold))
+	cl.used = used
+	cl.peak.set(c.now, used)
+	if cl.open {
+		cl.hold = cl.holdFor(cl.peak.max())
+		c.wake(cl.peak.falls())
+	}
+	c.promised = c.promised.add(cl.used.max(cl.hold))
+}
+
+// refresh brings a class's hold up to the present.
+func (c *Core) refresh(k Class) {
+	cl := &c.classes[k]
+	hold := cl.holdNow(c.now)
+	c.promised = c.promised.sub(cl.used.max(cl.hold)).add(cl.used.max(hold))
+	cl.hold = hold
+}
+
+// price returns what a request would hold on an engine, the output tokens of
+// each sequence that this pays for, and the most it can produce.
+//
+// A declared limit is paid in full, unless real lengths run to less than half
+// of it: a pool priced by wishes stands idle. Without one, the learned quantile
+// is paid, or the class's default until there is one. An engine on which
+// running out is fatal is paid for everything the request could produce.
+func (c *Core) price(cl *class, en *engine, q *request) (amount Amount, expect, limit int32) {
+	room := min(en.contextLimit(), en.spec.KV) - int64(q.prompt)
+	limit = int32(min(room, int64(1)<<30))
+	if q.declared {
+		limit = min(limit, q.out)
+	}
+	if cl.spec.MaxOut > 0 {
+		limit = min(limit, cl.spec.MaxOut)
+	}
+	limit = max(limit, 1)
+	learned := cl.lengths.usual
+	switch {
+	case en.spec.Fatal:
+		expect = limit
+	case q.declared && learned > 0 && int64(learned)*2 <= int64(limit):
+		expect = learned
+	case q.declared:
+		expect = limit
+	case learned > 0:
+		expect = min(learned, limit)
+	default:
+		expect = min(cl.spec.DefaultOut, limit)
+	}
+	tokens := kv.RoundUp(int64(q.prompt)+int64(expect), en.spec.Block) * int64(q.n)
+	return Of(int64(q.n), min(tokens, en.spec.KV, cl.spec.Ceiling[KV])), expect, limit
+}
+
+// contextLimit is the longest sequence the engine takes.
+func (en *engine) contextLimit() int64 {
+	if en.spec.MaxContext > 0 {
+		return en.spec.MaxContext
+	}
+	return en.spec.KV
+}
+
+// feasible tells whether a request could ever be admitted on an empty pool, and
+// if not what it wants and what is allowed.
+func (c *Core) feasible(cl *class, q *request) (why Cause, want, allowed int64) {
+	why = CauseUnavailable
+	for e := range c.engines {
+		en := &c.engines[e]
+		if en.spec.Closed {
+			continue
+		}
+		least := int64(q.prompt) + 1
+		tokens := kv.RoundUp(least, en.spec.Block) * int64(q.n)
+		switch {
+		case least > en.contextLimit():
+			// A request that some engine's context takes is refused for what
+			// that engine lacks, not for this one's context.
+			if why != CauseTooLarge && why != CauseTooMany && en.contextLimit() > allowed {
+				why, want, allowed = CauseContext, least, en.contextLimit()
+			}
+		case int64(q.n) > min(en.spec.Slots, cl.spec.Ceiling[Slots]):
+			why, want, allowed = CauseTooMany, int64(q.n), min(en.spec.Slots, cl.spec.Ceiling[Slots])
+		case tokens > min(en.spec.KV, cl.spec.Ceiling[KV]):
+			why, want, allowed = CauseTooLarge, tokens, min(en.spec.KV, cl.spec.Ceiling[KV])
+		default:
+			return CauseNone, 0, 0
+		}
+	}
+	return why, want, allowed
+}
+
+// fitting is the answer to "could this request start now, and where".
+type fitting struct {
+	ok     bool
+	engine Engine
+	amount Amount
+	expect int32
+	limit  int32
+	loan   bool
+	// Why not, on the engine that came closest.
+	within   bool // the class would stay within its floor
+	refusal  refusal
+	resource Resource
+}
+
+// refusal names the condition that does not hold.
+type refusal uint8
+
+const (
+	refusedNone    refusal = iota
+	refusedEngine          // no engine takes work
+	refusedCeiling         // condition 1, the class's ceiling
+	refusedFull            // condition 1, the engine
+	refusedHeld            // condition 2, capacity that others keep
+)
+
+// fit evaluates both conditions on every engine and picks, of those that would
+// take the request, the one that is left with the largest free share.
+func (c *Core) fit(cl *class, q *request) fitting {
+	best := fitting{refusal: refusedEngine}
+	bestFree := -1.0
+	for e := range c.engines {
+		en := &c.engines[e]
+		if !en.counts {
+			continue
+		}
+		var f fitting
+		f.engine = Engine(e)
+		f.amount, f.expect, f.limit = c.price(cl, en, q)
+		after := cl.used.add(f.amount)
+		f.within = after.within(cl.spec.Floor)
+		f.loan = !f.within
+		f.refusal, f.resource = c.check(cl, en, f.amount)
+		f.ok = f.refusal == refusedNone
+		if !f.ok {
+			if !best.ok && f.refusal >= best.refusal {
+				best = f
+			}
+			continue
+		}
+		if len(c.engines) == 1 {
+			return f
+		}
+		free := 1.0
+		for r := range NumResources {
+			total := Of(en.spec.Slots, en.spec.KV)[r]
+			free = min(free, float64(total-en.used[r]-f.amount[r]-en.foreign[r])/float64(total))
+		}
+		if !best.ok || free > bestFree {
+			best, bestFree = f, free
+		}
+	}
+	return best
+}
+
+// check evaluates the two conditions for class cl taking amount on engine en.
+func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
+	after := cl.used.add(amount)
+	limit := c.engineLimit(cl, en, after)
+	// What the other classes are promised, and what is never lent of it.
+	promised := c.promised.sub(cl.used.max(cl.hold))
+	kept := c.kept.sub(cl.used.max(cl.spec.Unlent))
+	holdAfter := cl.hold
+	if cl.open {
+		holdAfter = cl.holdFor(cl.peak.max().max(after))
+	}
+	for r := range NumResources {
+		if after[r] > cl.spec.Ceiling[r] {
+			return refusedCeiling, r
+		}
+	}
+	for r := range NumResources {
+		if en.used[r]+amount[r]+en.foreign[r] > limit[r] {
+			return refusedFull, r
+		}
+	}
+	for r := range NumResources {
+		if after[r] <= cl.hold[r] {
+			if kept[r]+max(after[r], cl.spec.Unlent[r])+c.foreign[r] > c.envelope[r] && !c.boundaryUse(cl, en, after) {
+				return refusedHeld, r
+			}
+		} else if promised[r]+max(after[r], holdAfter[r])+c.foreign[r] > c.envelope[r] {
+			return refusedHeld, r
+		}
+	}
+	return refusedNone, 0
+}
+
+// engineLimit is E of condition 1 for one engine, with the boundary where this
+// admission may use it and without the slack kept against preemption. An empty
+// engine has no slack: what fits it alone must be able to run.
+func (c *Core) engineLimit(cl *class, en *engine, after Amount) Amount {
+	limit := Of(en.spec.Slots, en.spec.KV)
+	if c.boundaryUse(cl, en, after) {
+		limit[Slots] += en.spec.Boundary
+	}
+	if en.used != (Amount{}) {
+		limit[KV] -= en.slack
+	}
+	return limit
+}
+
+// boundaryUse tells whether an admission may go to the engine's boundary: within
+// its floor, or on an engine that orders by priority.
+func (c *Core) boundaryUse(cl *class, en *engine, after Amount) bool {
+	return en.spec.Boundary > 0 && (en.spec.Ordered || after.within(cl.spec.Floor))
+}
+
+// admit gives the request in slot a hold.
+func (c *Core) admit(slot int32, f *fitting) {
+	q := &c.requests[slot]
+	cl := &c.classes[q.class]
+	i := c.freeHold
+	if i == none {
+		i = int32(len(c.holds))
+		c.holds = append(c.holds, hold{})
+	} else {
+		c.freeHold = c.holds[i].next
+	}
+	h := &c.holds[i]
+	*h = hold{
+		gen: h.gen + 1, state: holdLive, class: q.class, engine: f.engine, req: MakeID(q.gen, uint32(slot)),
+		amount: f.amount, reserved: f.amount[KV], prompt: q.prompt, expect: f.expect, limit: f.limit, n: q.n,
+		admitted: c.now, prev: none, next: none,
+	}
+	q.state, q.hold = stateRunning, i
+	en := &c.engines[f.engine]
+	c.use(q.class, en, f.amount)
+	cl.counts.Admitted++
+	cl.counts.ReservedTokens += f.amount[KV]
+	if f.loan {
+		c.lend(i)
+	}
+	e := Effect{
+		Op: Admit, Class: q.class, Engine: f.engine, Loan: f.loan, Tenant: q.tenant,
+		Tokens: f.amount[KV], ID: h.req, Hold: c.holdID(i),
+	}
+	if en.spec.Fatal || cl.spec.MaxOut > 0 {
+		e.Limit = int64(f.limit)
+	}
+	c.emit(e)
+	c.serveRecall(q.class, h.req)
+}
+
+// free gives a hold's capacity back. It is the only way a hold ends.
+func (c *Core) free(i int32) {
+	h := &c.holds[i]
+	if h.state == holdFree {
+		panic("admission: a hold was freed twice")
+	}
+	cl, en := &c.classes[h.class], &c.engines[h.engine]
+	if h.state == holdGhost {
+		c.ghosts--
+	}
+	if !h.amount.within(en.used) || !h.amount.within(cl.used) {
+		panic("admission: a hold frees more than is in use")
+	}
+	consumed := int64(h.prompt)*int64(h.n) + int64(h.out)
+	cl.counts.ConsumedTokens += consumed
+	cl.counts.RefundedTokens += max(0, h.reserved-consumed)
+	cl.counts.OverrunTokens += max(0, consumed-h.reserved)
+	if h.loan {
+		c.unlend(i)
+	}
+	k, amount := h.class, h.amount
+	h.state, h.amount = holdFree, Amount{}
+	h.next, c.freeHold = c.freeHold, i
+	c.use(k, en, Amount{}.sub(amount))
+	c.absorb(k)
+	c.rest(k)
+}
+
+// rest notes that a class came to have nothing running or waiting, from which
+// its idle time counts.
+func (c *Core) rest(k Class) {
+	cl := &c.classes[k]
+	if cl.queue.n > 0 || cl.used != (Amount{}) || cl.idleSince != Never {
+		return
+	}
+	cl.idleSince = c.now
+	if !cl.open {
+		c.wake(c.now + Time(cl.spec.IdleAfter))
+	}
+}
+
+// progress lets a hold follow the stream.
+func (c *Core) progress(ev *Event) {
+	i := c.find(ev.Hold)
+	if i == none || c.holds[i].state == holdGhost {
+		return
+	}
+	h := &c.holds[i]
+	en := &c.engines[h.engine]
+	cl := &c.classes[h.class]
+	h.out = max(h.out, ev.Out)
+	if h.first == 0 && h.out > 0 {
+		h.first = c.now
+	}
+	if ev.Prompt > 0 {
+		h.prompt = ev.Prompt
+	}
+	// An answer that outgrows what was paid for is paid on as the lengths of
+	// its class say, and at least a block ahead of what it has.
+	if each := (h.out + h.n - 1) / h.n; each >= h.expect {
+		h.expect = each + int32(en.spec.Block)
+		if learned, ok := cl.lengths.expect(each); ok {
+			h.expect = max(h.expect, learned)
+		}
+		h.expect = min(h.expect, max(h.limit, each))
+	}
+	kvNow := kv.RoundUp(int64(h.prompt)+int64(h.expect), en.spec.Block) * int64(h.n)
+	if kvNow == h.amount[KV] {
+		return
+	}
+	delta := Of(0, kvNow-h.amount[KV])
+	h.amount = h.amount.add(delta)
+	c.use(h.class, en, delta)
+	if delta[KV] < 0 {
+		c.absorb(h.class)
+		if c.waiting != 0 {
+			c.pump()
+		}
+	}
+}

@@ -1,0 +1,523 @@
+package admission
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+)
+
+// Core is one pool's admission state. It is not safe for concurrent use: the
+// driver serialises the calls of Step.
+type Core struct {
+	now  Time
+	next Time // no timer of any kind is due before it
+	rev  uint64
+	seq  uint64
+
+	classes []class
+	engines []engine
+	drain   bool
+	drained bool
+
+	envelope Amount // of the engines that count, and what still runs on the others
+	foreign  Amount // summed over engines
+	used     Amount // summed over classes
+	promised Amount // sum over classes of max(used, hold)
+	kept     Amount // sum over classes of max(used, unlent)
+
+	requests []request
+	holds    []hold
+	freeHold int32
+	place    uint64 // of the next request in the order of first arrival
+	ghosts   int    // holds that are over and not confirmed
+	loans    int    // holds that are loans
+	loanSeq  uint64
+	tenants  []tenant
+
+	waiting  uint64 // classes with a queue
+	recalls  uint64 // classes with an open recall
+	blockIn  uint64 // classes whose head waits within its floor
+	blockOut uint64 // classes whose head waits, beyond its floor, for capacity
+
+	fx []Effect
+}
+
+// class is one class's state.
+type class struct {
+	spec ClassSpec
+	used Amount
+	hold Amount // what it keeps out of the others' reach
+	// open: lending of this class is open.
+	open      bool
+	idleSince Time // when it last came to have nothing running or waiting; Never while it has
+	peak      peak
+	queue     queue
+	loanHead  int32 // its loans by age
+	loanTail  int32
+	lengths   lengths
+	pace      pace
+	recall    recall
+	counts    Counts
+}
+
+// engine is one engine's state.
+type engine struct {
+	spec    EngineSpec
+	state   State
+	counts  bool // in the envelope: open and ready
+	used    Amount
+	foreign Amount
+	slack   int64 // KV tokens kept free because the engine preempted
+	calm    Time  // since when it has not preempted, or slack was last lowered
+	perTok  Time  // learned time per output token
+	ledger  peak
+	gauge   gauge
+}
+
+// request is one waiting or running request.
+type request struct {
+	gen      uint32
+	state    requestState
+	class    Class
+	tries    uint8
+	declared bool
+	tenant   Tenant
+	prompt   int32
+	out      int32
+	n        int32
+	hold     int32
+	place    uint64
+	arrived  Time
+	waits    Time // since when it has waited
+	prev     int32
+	next     int32
+}
+
+type requestState uint8
+
+const (
+	stateFree requestState = iota
+	stateQueued
+	stateRunning
+)
+
+// hold is one dispatch.
+type hold struct {
+	gen      uint32
+	state    holdState
+	class    Class
+	engine   Engine
+	loan     bool
+	req      ID // 0 once the request has left it
+	amount   Amount
+	reserved int64 // KV tokens at admission
+	prompt   int32
+	out      int32
+	expect   int32 // output tokens paid for in amount, of each sequence
+	limit    int32 // output tokens it can't exceed
+	n        int32
+	loanSeq  uint64
+	admitted Time
+	first    Time // of the first token
+	expires  Time // of a ghost
+	prev     int32
+	next     int32 // in the class's list of loans, or the free list
+}
+
+type holdState uint8
+
+const (
+	holdFree holdState = iota
+	holdLive
+	holdEnding // a Reclaim was sent
+	holdGhost  // over, and not yet confirmed
+)
+
+type tenant struct{ queued [MaxClasses]int32 }
+
+const none = int32(-1)
+
+// maxTries bounds how often an attempt that an engine never touched is repeated.
+const maxTries = 3
+
+// New returns a core for at most capacity requests at a time, waiting and
+// running. It panics on a table that does not validate: a driver validates
+// first.
+func New(t *Table, capacity int) *Core {
+	c := &Core{next: Never, freeHold: none, requests: make([]request, capacity), holds: make([]hold, 0, capacity)}
+	c.apply(t)
+	c.retime()
+	return c
+}
+
+// Step advances the core to now and applies one event. It appends what it wants
+// done to fx, which belongs to the caller, and returns it.
+//
+// An event about a request or hold that is gone is ignored: the driver may
+// report late. An event that breaks the contract (a slot that is taken, an
+// index outside the table) panics.
+func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
+	c.fx = fx
+	c.now = max(c.now, now)
+	if c.now >= c.next {
+		c.tick()
+	}
+	switch ev.Kind {
+	case Offer:
+		c.offer(ev)
+	case Cancel:
+		c.cancel(ev.ID)
+	case Progress:
+		c.progress(ev)
+	case Ended:
+		c.ended(ev)
+	case Released:
+		c.released(ev.Hold)
+	case Observe:
+		c.observe(ev.Engine, &ev.Gauge)
+	case Apply:
+		c.apply(ev.Table)
+		c.retime()
+	case Tick:
+	default:
+		panic(fmt.Sprintf("admission: event of unknown kind %d", ev.Kind))
+	}
+	if c.drain && !c.drained && c.used == (Amount{}) {
+		c.drained = true
+		c.emit(Effect{Op: Drained})
+	}
+	fx, c.fx = c.fx, nil
+	return fx
+}
+
+// Next returns when time alone may change something, and whether there is such
+// a moment. Stepping earlier or later than that is harmless.
+func (c *Core) Next() (Time, bool) { return c.next, c.next != Never }
+
+func (c *Core) emit(e Effect) {
+	c.seq++
+	e.Rev = c.rev
+	if e.Seq == 0 {
+		e.Seq = c.seq
+	}
+	c.fx = append(c.fx, e)
+}
+
+// wake asks for a tick at t.
+func (c *Core) wake(t Time) { c.next = min(c.next, t) }
+
+// tick does what is due by the passing of time.
+func (c *Core) tick() {
+	for k := range c.classes {
+		c.expireQueue(Class(k))
+		c.refresh(Class(k))
+		c.reopen(Class(k))
+	}
+	for e := range c.engines {
+		c.calmDown(&c.engines[e])
+	}
+	c.expireGhosts()
+	c.pump()
+	c.retime()
+}
+
+// retime sets next from every timer.
+func (c *Core) retime() {
+	c.next = Never
+	for k := range c.classes {
+		cl := &c.classes[k]
+		if i := cl.queue.head; i != none && cl.spec.MaxWait > 0 {
+			// A requeued head has later limits behind it only in rank, not in
+			// time, so every one up to the first that never ran counts.
+			for ; i != none; i = c.requests[i].next {
+				c.wake(c.requests[i].waits + Time(cl.spec.MaxWait))
+				if c.requests[i].tries == 0 {
+					break
+				}
+			}
+		}
+		if cl.open {
+			c.wake(cl.peak.falls())
+		} else if cl.idleSince != Never {
+			c.wake(cl.idleSince + Time(cl.spec.IdleAfter))
+		}
+	}
+	if c.blockIn != 0 {
+		c.wakeForLoans()
+	}
+	for e := range c.engines {
+		if en := &c.engines[e]; en.slack > 0 {
+			c.wake(en.calm + slackCalm)
+		}
+	}
+	if c.ghosts > 0 {
+		for i := range c.holds {
+			if h := &c.holds[i]; h.state == holdGhost {
+				c.wake(h.expires)
+			}
+		}
+	}
+}
+
+// apply takes over a new table.
+func (c *Core) apply(t *Table) {
+	t.Validate(func(path string, value any, allowed string) {
+		panic(fmt.Sprintf("admission: table: %s is %v, must be %s", path, value, allowed))
+	})
+	if len(t.Classes) < len(c.classes) || len(t.Engines) < len(c.engines) {
+		panic("admission: a table never loses a class or an engine, it closes it")
+	}
+	c.rev, c.drain = t.Rev, t.Drain
+	c.drained = c.drained && t.Drain
+	for e, spec := range t.Engines {
+		if e == len(c.engines) {
+			c.engines = append(c.engines, engine{perTok: defaultPerToken})
+			c.engines[e].ledger.init(ledgerWindow, c.now)
+		}
+		if spec.GaugeAge == 0 {
+			spec.GaugeAge = defaultGaugeAge
+		}
+		c.engines[e].spec = spec
+	}
+	for k, spec := range t.Classes {
+		if k == len(c.classes) {
+			c.classes = append(c.classes, class{
+				open: true, idleSince: c.now, loanHead: none, loanTail: none, queue: queue{head: none, tail: none},
+			})
+			c.classes[k].peak.init(Time(spec.IdleAfter), c.now)
+		}
+		cl := &c.classes[k]
+		if cl.spec.IdleAfter != spec.IdleAfter {
+			cl.peak.init(Time(spec.IdleAfter), c.now)
+		}
+		cl.spec = spec
+	}
+	c.reckon()
+	for k := range c.classes {
+		c.absorb(Class(k))
+		if t.Drain || t.Classes[k].Closed {
+			for i := c.classes[k].queue.head; i != none; i = c.classes[k].queue.head {
+				c.reject(i, CauseDraining, 0, 0)
+			}
+		}
+	}
+	c.pump()
+}
+
+// reckon derives every sum from scratch.
+func (c *Core) reckon() {
+	c.envelope, c.foreign, c.used, c.promised, c.kept = Amount{}, Amount{}, Amount{}, Amount{}, Amount{}
+	for e := range c.engines {
+		en := &c.engines[e]
+		// What still runs on an engine that takes no more is in the sums of what
+		// is used, so it has to be in what there is.
+		if en.counts = !en.spec.Closed && en.state == Ready; en.counts {
+			c.envelope = c.envelope.add(Of(en.spec.Slots, en.spec.KV))
+		} else {
+			c.envelope = c.envelope.add(en.used)
+		}
+		c.foreign = c.foreign.add(en.foreign)
+	}
+	for k := range c.classes {
+		cl := &c.classes[k]
+		cl.hold = cl.holdNow(c.now)
+		c.used = c.used.add(cl.used)
+		c.promised = c.promised.add(cl.used.max(cl.hold))
+		c.kept = c.kept.add(cl.used.max(cl.spec.Unlent))
+	}
+}
+
+// offer takes in a new request.
+func (c *Core) offer(ev *Event) {
+	slot := ev.ID.Slot()
+	if int(slot) >= len(c.requests) || c.requests[slot].state != stateFree {
+		panic(fmt.Sprintf("admission: offer of slot %d, which is taken or beyond the capacity of %d", slot, len(c.requests)))
+	}
+	if int(ev.Class) >= len(c.classes) {
+		panic(fmt.Sprintf("admission: offer of class %d of %d", ev.Class, len(c.classes)))
+	}
+	cl := &c.classes[ev.Class]
+	q := &c.requests[slot]
+	c.place++
+	*q = request{
+		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: ev.Prompt, out: ev.Out,
+		declared: ev.Out >= 0, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now, prev: none, next: none,
+	}
+	cl.counts.Offered++
+	cl.idleSince = Never
+	refuse := func(why Cause, want, allowed int64) {
+		cl.counts.Rejected[why]++
+		retry := Time(0)
+		if why == CauseQueueFull {
+			retry = cl.pace.hint(c.now, cl.queue.n, ev.ID)
+		} else if why == CauseTenantFull {
+			retry = cl.pace.hint(c.now, int(c.tenant(ev.Tenant).queued[ev.Class]), ev.ID)
+		}
+		c.emit(Effect{Op: Reject, Cause: why, Class: ev.Class, Tenant: ev.Tenant, ID: ev.ID, Tokens: want, Limit: allowed, Retry: retry})
+		c.rest(ev.Class)
+	}
+	switch why, want, allowed := c.feasible(cl, q); {
+	case c.drain || cl.spec.Closed:
+		refuse(CauseDraining, 0, 0)
+		return
+	case why != CauseNone:
+		refuse(why, want, allowed)
+		return
+	case c.allDown():
+		refuse(CauseUnavailable, 0, 0)
+		return
+	}
+	if cl.queue.head == none {
+		if p := c.fit(cl, q); p.ok && (!p.loan || c.mayBorrow(ev.Class)) {
+			c.admit(int32(slot), &p)
+			return
+		}
+	}
+	switch limit := cl.spec.TenantDepth; {
+	case cl.queue.n >= cl.spec.Depth:
+		refuse(CauseQueueFull, int64(cl.queue.n), int64(cl.spec.Depth))
+		return
+	case limit > 0 && int(c.tenant(ev.Tenant).queued[ev.Class]) >= limit:
+		refuse(CauseTenantFull, int64(c.tenant(ev.Tenant).queued[ev.Class]), int64(limit))
+		return
+	}
+	c.enqueue(int32(slot))
+	if cl.queue.n == 1 {
+		c.pump()
+	}
+}
+
+func (c *Core) cancel(id ID) {
+	slot := id.Slot()
+	if int(slot) >= len(c.requests) {
+		return
+	}
+	q := &c.requests[slot]
+	if q.state != stateQueued || q.gen != uint32(id>>32) {
+		return
+	}
+	k := q.class
+	head := c.classes[k].queue.head == int32(slot)
+	c.classes[k].counts.Done[CauseClientGone]++
+	c.unqueue(int32(slot))
+	c.finish(int32(slot), 0, CauseClientGone)
+	if head {
+		c.pump()
+	}
+}
+
+// finish forgets a request.
+func (c *Core) finish(slot int32, h Hold, why Cause) {
+	q := &c.requests[slot]
+	c.emit(Effect{Op: Done, Cause: why, Class: q.class, Tenant: q.tenant, ID: MakeID(q.gen, uint32(slot)), Hold: h})
+	q.state = stateFree
+	c.rest(q.class)
+}
+
+// reject forgets a waiting request with a refusal.
+func (c *Core) reject(slot int32, why Cause, want, allowed int64) {
+	q := &c.requests[slot]
+	cl := &c.classes[q.class]
+	c.unqueue(slot)
+	cl.counts.Rejected[why]++
+	id := MakeID(q.gen, uint32(slot))
+	e := Effect{Op: Reject, Cause: why, Class: q.class, Tenant: q.tenant, ID: id, Tokens: want, Limit: allowed}
+	if why == CauseQueueWait {
+		e.Retry = cl.pace.hint(c.now, cl.queue.n, id)
+	}
+	c.emit(e)
+	q.state = stateFree
+	c.rest(q.class)
+}
+
+// ended takes in the end of an attempt and decides what becomes of its request.
+func (c *Core) ended(ev *Event) {
+	i := c.find(ev.Hold)
+	if i == none {
+		return
+	}
+	h := &c.holds[i]
+	if h.state == holdGhost {
+		return
+	}
+	h.out = max(h.out, ev.Out)
+	en := &c.engines[h.engine]
+	if ev.Cause == CauseFinished {
+		c.classes[h.class].lengths.add(h.out / h.n)
+		en.learnPace(h, c.now)
+	}
+	if ev.Cause == CauseUnreachable && en.state == Ready {
+		c.setState(h.engine, Down)
+	}
+	slot := int32(h.req.Slot())
+	h.req = 0
+	q := &c.requests[slot]
+	q.hold = none
+	again := ev.Flags&FlagDelivered == 0 && !c.drain &&
+		(ev.Cause == CauseReclaimed || ev.Flags&FlagUntouched != 0 && q.tries < maxTries)
+	if again {
+		q.tries++
+		q.waits = c.now
+		c.classes[q.class].counts.Requeued++
+		c.enqueue(slot)
+	} else {
+		c.classes[q.class].counts.Done[ev.Cause]++
+		q.state = stateFree
+		c.emit(Effect{Op: Done, Cause: ev.Cause, Class: q.class, Engine: h.engine, Tenant: q.tenant, ID: MakeID(q.gen, uint32(slot)), Hold: ev.Hold})
+	}
+	if ev.Flags&FlagReleased != 0 {
+		c.free(i)
+	} else {
+		c.haunt(h)
+	}
+	if c.waiting != 0 {
+		c.pump()
+	}
+}
+
+func (c *Core) released(id Hold) {
+	i := c.find(id)
+	if i == none {
+		return
+	}
+	if c.holds[i].state != holdGhost {
+		panic(fmt.Sprintf("admission: hold %x released before its attempt ended", uint64(id)))
+	}
+	c.free(i)
+	if c.waiting != 0 {
+		c.pump()
+	}
+}
+
+// find returns the index of a hold, none if it is gone.
+func (c *Core) find(id Hold) int32 {
+	i := uint32(id)
+	if int(i) >= len(c.holds) || c.holds[i].gen != uint32(id>>32) || c.holds[i].state == holdFree {
+		return none
+	}
+	return int32(i)
+}
+
+func (c *Core) holdID(i int32) Hold { return Hold(uint64(c.holds[i].gen)<<32 | uint64(uint32(i))) }
+
+func (c *Core) tenant(t Tenant) *tenant {
+	for int(t) >= len(c.tenants) {
+		c.tenants = append(c.tenants, tenant{})
+	}
+	return &c.tenants[t]
+}
+
+// eachClass yields the classes of a set.
+func eachClass(set uint64) func(func(Class) bool) {
+	return func(yield func(Class) bool) {
+		for ; set != 0; set &= set - 1 {
+			if !yield(Class(bits.TrailingZeros64(set))) {
+				return
+			}
+		}
+	}
+}
+
+func bit(k Class) uint64 { return 1 << k }
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,58 @@
+// Package admission decides who may use an engine now, who waits, and who
+// gives way. It is the one implementation of every policy: the gateway drives
+// it with the real clock, the simulator with a virtual one, tests with a
+// script.
+//
+// # Idea
+//
+// A pool holds an envelope of two resources, slots (sequences run at once) and
+// KV tokens. Each class of requests has a floor of both: capacity that is kept
+// for it. What a class does not use of its floor is lent to the others, except
+// for its unlent part. An admission by which a class uses more than its own
+// floor is a loan. When demand within a floor returns and does not fit, a
+// recall starts: lending of that class closes at once, nobody borrows any more,
+// and loans end as the borrowing class's reclaim mode says. Once the class has
+// been idle for a while, lending reopens.
+//
+// # Shape
+//
+// Core is a deterministic state machine. Step takes the time and one event and
+// returns effects; there is no goroutine, lock, clock, I/O or randomness in
+// here, so the same events give the same effects, byte for byte. The caller
+// serialises the calls of Step, carries out the effects and reports back.
+//
+// Holds own capacity, requests never do. A hold is one dispatch of one request:
+// it begins with the Admit effect and ends with the Released event, and in
+// between nothing that happens to the request (its client leaves, its attempt
+// fails, it is requeued) changes what the hold occupies. A request can thus
+// leave a ghost behind, a hold whose end the engine has not confirmed, and run
+// again beside it.
+//
+// # The two conditions
+//
+// With the envelope E, a class's floor F, unlent part U <= F and ceiling C, and
+// used = the sum of a class's holds, what class k keeps out of the others'
+// reach is
+//
+//	hold_k = F_k                                                while its lending is closed
+//	       = min(F_k, max(U_k, peak used_k over idle_after + headroom_k))   while it is open
+//
+// and a request of class c that needs r is admitted iff on every resource
+//
+//  1. used_c + r <= C_c, and on the one engine that will run it the sum of
+//     used + r + foreign <= E (+ the engine's boundary, for slots), and
+//  2. over the pool, used_c + r <= hold_c, or the sum over k of
+//     max(used_k, hold_k) after the admission + foreign <= E.
+//
+// The first branch of condition 2 is narrowed by one term: the unlent parts of
+// the other classes must stay free (the sum over k of max(used_k, U_k) after
+// the admission + foreign <= E). Without it a class returning to its own floor
+// while a borrower is out would be let into the part that a third class was
+// promised would never be lent.
+//
+// # What an operator sees
+//
+// Snapshot prints everything: what each class holds and has lent, every open
+// recall with the loans it waits for, and for every queue head which condition
+// refuses it on which resource, with the numbers.
+package admission

@@ -1,0 +1,303 @@
+package admission
+
+import (
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestGoldens walks testdata/*.txt: scripts that drive a core and print, after
+// each command, the effects it asked for; `state` prints all of it. Rewrite
+// them with `go test ./admission -rewrite`.
+//
+//	table [drain]         a table, one class or engine a line (see parseTable); the first builds the core
+//	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N]
+//	cancel id=N
+//	progress id=N out=T [prompt=T]
+//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched]
+//	release id=N          of the last hold that request N had
+//	observe ENGINE running=N kv=T [progress=N] [preemptions=N] [state=down] [asked=DURATION before now]
+//	repeat n=N out=T      N requests of the first class that end after T tokens each
+//	tick                  only the time
+//	state                 prints everything
+//	counts CLASS          prints the counters that are not zero
+//
+// Every command takes at=DURATION, the time since the start.
+func TestGoldens(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := &script{holds: map[ID]Hold{}}
+		datadriven.RunTest(t, path, s.run)
+	})
+}
+
+type script struct {
+	core  *Core
+	now   Time
+	holds map[ID]Hold
+}
+
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	if d.HasArg("at") {
+		var at string
+		d.ScanArgs(t, "at", &at)
+		v, err := time.ParseDuration(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.now = Time(v)
+	}
+	num := func(key string, def int64) int64 {
+		if d.HasArg(key) {
+			var v int64
+			d.ScanArgs(t, key, &v)
+			return v
+		}
+		return def
+	}
+	class := func() Class {
+		for k := range s.core.classes {
+			if s.core.classes[k].spec.Name == d.CmdArgs[0].Key {
+				return Class(k)
+			}
+		}
+		t.Fatalf("%s: no class %s", d.Pos, d.CmdArgs[0].Key)
+		return 0
+	}
+	id := MakeID(0, uint32(num("id", 0)))
+	switch d.Cmd {
+	case "table":
+		tab := parseTable(t, d)
+		tab.Drain = d.HasArg("drain")
+		var wrong []string
+		tab.Validate(func(path string, value any, allowed string) {
+			wrong = append(wrong, fmt.Sprintf("%s is %v, must be %s\n", path, value, allowed))
+		})
+		switch {
+		case wrong != nil:
+			return strings.Join(wrong, "")
+		case s.core == nil:
+			s.core = New(tab, 64)
+			return "ok"
+		}
+		tab.Rev = s.core.rev + 1
+		return s.step(&Event{Kind: Apply, Table: tab})
+	case "offer":
+		out := int32(num("out", Undeclared))
+		return s.step(&Event{Kind: Offer, Class: class(), ID: id, Prompt: int32(num("prompt", 100)), Out: out, N: int32(num("n", 1)), Tenant: Tenant(num("tenant", 0))})
+	case "cancel":
+		return s.step(&Event{Kind: Cancel, ID: id})
+	case "progress":
+		return s.step(&Event{Kind: Progress, Hold: s.holds[id], Out: int32(num("out", 0)), Prompt: int32(num("prompt", 0))})
+	case "end":
+		ev := &Event{Kind: Ended, Hold: s.holds[id], Out: int32(num("out", 0)), Cause: CauseFinished}
+		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched} {
+			if d.HasArg(flag) {
+				ev.Flags |= v
+			}
+		}
+		if d.HasArg("cause") {
+			var name string
+			d.ScanArgs(t, "cause", &name)
+			for i, n := range causeNames {
+				if n == name {
+					ev.Cause = Cause(i)
+				}
+			}
+		}
+		return s.step(ev)
+	case "release":
+		return s.step(&Event{Kind: Released, Hold: s.holds[id]})
+	case "observe":
+		ev := &Event{Kind: Observe, Gauge: Gauge{
+			Running: int32(num("running", -1)), KV: num("kv", -1), Progress: num("progress", -1), Preemptions: num("preemptions", -1), Asked: s.now,
+		}}
+		for e := range s.core.engines {
+			if s.core.engines[e].spec.Name == d.CmdArgs[0].Key {
+				ev.Engine = Engine(e)
+			}
+		}
+		if d.HasArg("state") {
+			var name string
+			d.ScanArgs(t, "state", &name)
+			ev.Gauge.State = map[string]State{"ready": Ready, "loading": Loading, "down": Down}[name]
+		}
+		return s.step(ev)
+	case "repeat":
+		for range num("n", 1) {
+			for _, e := range s.core.Step(s.now, &Event{Kind: Offer, ID: 63, Prompt: 100, Out: 200}, nil) {
+				s.core.Step(s.now, &Event{Kind: Ended, Hold: e.Hold, Out: int32(num("out", 0)), Cause: CauseFinished, Flags: FlagReleased}, nil)
+			}
+		}
+		return ""
+	case "tick":
+		return s.step(&Event{Kind: Tick})
+	case "state":
+		next := "never"
+		if at, ok := s.core.Next(); ok {
+			next = time.Duration(at).String()
+		}
+		return s.core.Snapshot().String() + "next " + next + "\n"
+	case "counts":
+		return counts(&s.core.classes[class()].counts)
+	}
+	t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
+	return ""
+}
+
+func (s *script) step(ev *Event) string {
+	var b strings.Builder
+	for _, e := range s.core.Step(s.now, ev, nil) {
+		if e.Op == Admit {
+			s.holds[e.ID] = e.Hold
+		}
+		b.WriteString(s.describe(&e) + "\n")
+	}
+	if b.Len() == 0 {
+		return "nothing"
+	}
+	return b.String()
+}
+
+func (s *script) describe(e *Effect) string {
+	class := s.core.classes[e.Class].spec.Name
+	engine := s.core.engines[e.Engine].spec.Name
+	switch e.Op {
+	case Queued:
+		return fmt.Sprintf("%d queued in %s", e.ID, class)
+	case Admit:
+		text := fmt.Sprintf("%d admitted to %s, %d kv tokens", e.ID, engine, e.Tokens)
+		if e.Limit > 0 {
+			text += fmt.Sprintf(", output limit %d", e.Limit)
+		}
+		if e.Loan {
+			text += ", a loan"
+		}
+		return text
+	case Reclaim:
+		return fmt.Sprintf("%d to be ended on %s, for %d", e.ID, engine, e.For)
+	case Reject:
+		text := fmt.Sprintf("%d rejected: %v", e.ID, e.Cause)
+		if e.Limit > 0 || e.Tokens > 0 {
+			text += fmt.Sprintf(", wanted %d, allowed %d", e.Tokens, e.Limit)
+		}
+		if e.Retry > 0 {
+			text += fmt.Sprintf(", retry in %v", time.Duration(e.Retry).Round(time.Millisecond))
+		}
+		return text
+	case Done:
+		return fmt.Sprintf("%d done: %v", e.ID, e.Cause)
+	case Stage:
+		text := fmt.Sprintf("%s: %v", class, e.Cause)
+		if e.For != 0 {
+			text += fmt.Sprintf(" for %d", e.For)
+		}
+		return text
+	case Drained:
+		return "drained"
+	}
+	return fmt.Sprintf("unknown effect %d", e.Op)
+}
+
+// parseTable reads lines such as
+//
+//	engine e slots=4 kv=5104 block=16 context=4096 boundary=0 [ordered] [fatal]
+//
+// An amount without a slash is of slots, with the same share of the KV.
+//
+//	class interactive floor=3/0 unlent=1/0 ceiling=4/5104 headroom=0/0 idle=2s depth=10 tenant=5 wait=30s life=5s out=64 maxout=0 [closed]
+func parseTable(t *testing.T, d *datadriven.TestData) *Table {
+	tab := &Table{}
+	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
+		f := strings.Fields(line)
+		has := map[string]string{}
+		for _, w := range f[2:] {
+			key, value, _ := strings.Cut(w, "=")
+			has[key] = value
+		}
+		num := func(key string, def int64) int64 {
+			if has[key] == "" {
+				return def
+			}
+			v, err := strconv.ParseInt(has[key], 10, 64)
+			if err != nil {
+				t.Fatalf("%s: %v", d.Pos, err)
+			}
+			return v
+		}
+		dur := func(key string) time.Duration {
+			if has[key] == "" {
+				return 0
+			}
+			v, err := time.ParseDuration(has[key])
+			if err != nil {
+				t.Fatalf("%s: %v", d.Pos, err)
+			}
+			return v
+		}
+		amount := func(key string, def Amount) Amount {
+			if has[key] == "" {
+				return def
+			}
+			a, b, both := strings.Cut(has[key], "/")
+			slots, _ := strconv.ParseInt(a, 10, 64)
+			if !both {
+				// The same share of the KV.
+				envelope := tab.Envelope()
+				return Of(slots, envelope[KV]*slots/envelope[Slots])
+			}
+			tokens, _ := strconv.ParseInt(b, 10, 64)
+			return Of(slots, tokens)
+		}
+		_, closed := has["closed"]
+		if f[0] == "engine" {
+			_, ordered := has["ordered"]
+			_, fatal := has["fatal"]
+			tab.Engines = append(tab.Engines, EngineSpec{
+				Name: f[1], Slots: num("slots", 4), KV: num("kv", 5104), Block: num("block", 16), MaxContext: num("context", 4096),
+				Boundary: num("boundary", 0), Ordered: ordered, Fatal: fatal, GaugeAge: dur("age"), Closed: closed,
+			})
+			continue
+		}
+		c := ClassSpec{
+			Name: f[1], Floor: amount("floor", Amount{}), Unlent: amount("unlent", Amount{}), Headroom: amount("headroom", Amount{}),
+			Ceiling: amount("ceiling", tab.Envelope()), IdleAfter: dur("idle"), Depth: int(num("depth", 10)), TenantDepth: int(num("tenant", 0)),
+			MaxWait: dur("wait"), LoanLife: dur("life"), DefaultOut: int32(num("out", 64)), MaxOut: int32(num("maxout", 0)), Closed: closed,
+		}
+		if c.LoanLife > 0 {
+			c.Mode = Deadline
+		}
+		tab.Classes = append(tab.Classes, c)
+	}
+	return tab
+}
+
+func counts(n *Counts) string {
+	var lines []string
+	add := func(name string, v int64) {
+		if v != 0 {
+			lines = append(lines, fmt.Sprintf("%s %d", name, v))
+		}
+	}
+	add("offered", int64(n.Offered))
+	add("admitted", int64(n.Admitted))
+	add("loans", int64(n.Loans))
+	add("requeued", int64(n.Requeued))
+	add("reclaims", int64(n.Reclaims))
+	add("recalls", int64(n.Recalls))
+	add("ghosts", int64(n.Ghosts))
+	for why := range NumCauses {
+		add("rejected "+Cause(why).String(), int64(n.Rejected[why]))
+		add("done "+Cause(why).String(), int64(n.Done[why]))
+	}
+	add("reserved", n.ReservedTokens)
+	add("consumed", n.ConsumedTokens)
+	add("refunded", n.RefundedTokens)
+	add("overrun", n.OverrunTokens)
+	sort.Strings(lines)
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,190 @@
+package admission
+
+import "math/bits"
+
+// queue is a class's waiting line, in the order of first arrival: a request
+// that runs again takes the place it had.
+type queue struct {
+	head, tail int32
+	n          int
+}
+
+func (c *Core) enqueue(slot int32) {
+	q := &c.requests[slot]
+	cl := &c.classes[q.class]
+	q.state = stateQueued
+	cl.idleSince = Never
+	// New requests belong at the end. One that runs again is older than most of
+	// what waits, and is walked in from the front.
+	after := cl.queue.tail
+	if after != none && c.requests[after].place > q.place {
+		after = none
+		for i := cl.queue.head; i != none && c.requests[i].place < q.place; i = c.requests[i].next {
+			after = i
+		}
+	}
+	q.prev, q.next = after, cl.queue.head
+	if after != none {
+		q.next = c.requests[after].next
+		c.requests[after].next = slot
+	} else {
+		cl.queue.head = slot
+	}
+	if q.next != none {
+		c.requests[q.next].prev = slot
+	} else {
+		cl.queue.tail = slot
+	}
+	cl.queue.n++
+	c.tenant(q.tenant).queued[q.class]++
+	c.waiting |= bit(q.class)
+	if cl.spec.MaxWait > 0 {
+		c.wake(q.waits + Time(cl.spec.MaxWait))
+	}
+	c.emit(Effect{Op: Queued, Class: q.class, Tenant: q.tenant, ID: MakeID(q.gen, uint32(slot))})
+}
+
+func (c *Core) unqueue(slot int32) {
+	q := &c.requests[slot]
+	cl := &c.classes[q.class]
+	if q.prev != none {
+		c.requests[q.prev].next = q.next
+	} else {
+		cl.queue.head = q.next
+	}
+	if q.next != none {
+		c.requests[q.next].prev = q.prev
+	} else {
+		cl.queue.tail = q.prev
+	}
+	q.prev, q.next = none, none
+	cl.queue.n--
+	c.tenants[q.tenant].queued[q.class]--
+	if cl.queue.n == 0 {
+		c.waiting &^= bit(q.class)
+		c.blockIn &^= bit(q.class)
+		c.blockOut &^= bit(q.class)
+		cl.pace.last = 0
+	}
+}
+
+// expireQueue refuses what has waited as long as its class allows. The queue is
+// in the order of first arrival, so only requests that run again, which have
+// waited less than their place says, may stand before one whose time is over.
+func (c *Core) expireQueue(k Class) {
+	cl := &c.classes[k]
+	if cl.spec.MaxWait == 0 {
+		return
+	}
+	for i := cl.queue.head; i != none; {
+		q := &c.requests[i]
+		next := q.next
+		if q.waits+Time(cl.spec.MaxWait) <= c.now {
+			c.reject(i, CauseQueueWait, 0, 0)
+		} else if q.tries == 0 {
+			return
+		}
+		i = next
+	}
+}
+
+// pump admits whatever can be admitted now: first demand within a floor, then
+// demand that has to borrow, each in the table's order.
+func (c *Core) pump() {
+	c.blockIn, c.blockOut = 0, 0
+	for k := range eachClass(c.waiting) {
+		c.serve(k, false)
+	}
+	for k := range eachClass(c.waiting &^ c.blockIn) {
+		c.serve(k, true)
+	}
+	if c.blockIn != 0 {
+		c.wakeForLoans()
+	}
+}
+
+// mayBorrow is the barrier: nobody borrows while demand within a floor waits,
+// and a class does not borrow past an earlier one that waits for the same idle
+// capacity.
+func (c *Core) mayBorrow(k Class) bool { return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 }
+
+// serve admits from the head of one queue for as long as it can.
+func (c *Core) serve(k Class, borrow bool) {
+	cl := &c.classes[k]
+	for cl.queue.head != none {
+		slot := cl.queue.head
+		f := c.fit(cl, &c.requests[slot])
+		if !f.ok && f.within && f.refusal != refusedEngine && c.recallFor(k, slot) {
+			f = c.fit(cl, &c.requests[slot])
+		}
+		switch {
+		case f.ok && f.loan && !(borrow && c.mayBorrow(k)):
+			return
+		case f.ok:
+			c.unqueue(slot)
+			cl.pace.served(c.now, cl.queue.n)
+			c.admit(slot, &f)
+		case f.refusal == refusedEngine || f.refusal == refusedCeiling:
+			// Nothing that another class gives back would help.
+			return
+		case f.within:
+			c.blockIn |= bit(k)
+			c.endLoans(k, slot)
+			return
+		default:
+			if borrow {
+				c.blockOut |= bit(k)
+			}
+			return
+		}
+	}
+}
+
+// pace learns how often a backlogged class gets to start a request, from which
+// a refused one is told when to come back.
+type pace struct {
+	last    Time // when it last served from a queue that stayed non-empty
+	every   Time // exponentially weighted interval
+	samples int
+}
+
+const (
+	// minPace is how many intervals must have been seen before a hint is given:
+	// absent beats invented.
+	minPace = 4
+	maxHint = Time(600e9)
+)
+
+// served notes that a queue with left requests remaining has just been served.
+func (p *pace) served(now Time, left int) {
+	if p.last != 0 {
+		gap := now - p.last
+		if p.samples == 0 {
+			p.every = gap
+		} else {
+			p.every += (gap - p.every) / 8
+		}
+		p.samples++
+	}
+	p.last = 0
+	if left > 0 {
+		p.last = now
+	}
+}
+
+// hint returns in how long a place behind waiting requests should be free, up
+// to a quarter more so that those who are told the same do not return together;
+// 0 is no hint.
+func (p *pace) hint(now Time, waiting int, id ID) Time {
+	if p.samples < minPace {
+		return 0
+	}
+	every := p.every
+	if p.last != 0 {
+		every = max(every, now-p.last)
+	}
+	t := min(every*Time(waiting+1), maxHint)
+	// Fibonacci hashing spreads neighbouring ids over the whole range.
+	spread := Time(bits.RotateLeft64(uint64(id)*0x9E3779B97F4A7C15, 32) % 1024)
+	return max(t+t/4*spread/1024, 1)
+}

@@ -1,0 +1,246 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Counts are a class's counters since New.
+type Counts struct {
+	Offered  uint64
+	Admitted uint64
+	Loans    uint64 // admissions that borrowed
+	Requeued uint64 // attempts repeated
+	Reclaims uint64 // loans ended by force
+	Recalls  uint64 // opened for this class
+	Ghosts   uint64 // holds freed without a confirmation
+	Rejected [NumCauses]uint64
+	Done     [NumCauses]uint64
+	// KV tokens of holds that have ended: what was reserved at admission, what
+	// was really used, what was returned unused, what was used beyond it.
+	ReservedTokens int64
+	ConsumedTokens int64
+	RefundedTokens int64
+	OverrunTokens  int64
+}
+
+// Snapshot is a core's whole state at one moment.
+type Snapshot struct {
+	At       Time             `json:"at_ns"`
+	Rev      uint64           `json:"revision"`
+	Drain    bool             `json:"drain,omitempty"`
+	Envelope AmountView       `json:"envelope"`
+	Used     AmountView       `json:"used"`
+	Foreign  AmountView       `json:"foreign"`
+	Promised AmountView       `json:"promised"` // sum of max(used, hold)
+	Loans    int              `json:"loans"`
+	Ghosts   int              `json:"ghosts"`
+	Classes  []ClassSnapshot  `json:"classes"`
+	Engines  []EngineSnapshot `json:"engines"`
+	Holds    []HoldSnapshot   `json:"holds"`
+}
+
+// AmountView is an Amount with its resources named.
+type AmountView struct {
+	Slots int64 `json:"slots"`
+	KV    int64 `json:"kv_tokens"`
+}
+
+func view(a Amount) AmountView { return AmountView{a[Slots], a[KV]} }
+
+func (a AmountView) String() string { return fmt.Sprintf("%d/%d", a.Slots, a.KV) }
+
+// ClassSnapshot is one class's state.
+type ClassSnapshot struct {
+	Name       string     `json:"name"`
+	Floor      AmountView `json:"floor"`
+	Unlent     AmountView `json:"unlent"`
+	Ceiling    AmountView `json:"ceiling"`
+	Used       AmountView `json:"used"`
+	Hold       AmountView `json:"hold"` // kept out of the others' reach
+	Lending    bool       `json:"lending_open"`
+	IdleSince  Time       `json:"idle_since_ns,omitempty"`
+	Loans      int        `json:"loans"`
+	Queue      int        `json:"queue"`
+	Head       *HeadView  `json:"head,omitempty"`
+	Recall     *Recall    `json:"recall,omitempty"`
+	LearnedOut int32      `json:"learned_output_tokens,omitempty"`
+	Counts     Counts     `json:"-"`
+}
+
+// HeadView is the first waiting request of a class and what it waits for.
+type HeadView struct {
+	ID      ID         `json:"id"`
+	Tenant  Tenant     `json:"tenant"`
+	Since   Time       `json:"since_ns"`
+	Wants   AmountView `json:"wants"`
+	Waiting string     `json:"waits_for"`
+}
+
+// Recall is an open recall.
+type Recall struct {
+	Seq    uint64     `json:"seq"`
+	Opened Time       `json:"opened_ns"`
+	For    ID         `json:"for"`
+	Served bool       `json:"served"`
+	Loans  int        `json:"loans_out"`
+	Need   AmountView `json:"need"`
+}
+
+// EngineSnapshot is one engine's state.
+type EngineSnapshot struct {
+	Name    string     `json:"name"`
+	State   string     `json:"state"`
+	Total   AmountView `json:"total"`
+	Used    AmountView `json:"used"`
+	Foreign AmountView `json:"foreign"`
+	Slack   int64      `json:"slack_kv_tokens,omitempty"`
+}
+
+// HoldSnapshot is one hold.
+type HoldSnapshot struct {
+	Hold   Hold       `json:"hold"`
+	State  string     `json:"state"`
+	Class  string     `json:"class"`
+	Engine string     `json:"engine"`
+	ID     ID         `json:"id,omitempty"`
+	Loan   bool       `json:"loan,omitempty"`
+	Amount AmountView `json:"amount"`
+	Prompt int32      `json:"prompt_tokens"`
+	Out    int32      `json:"output_tokens"`
+	Since  Time       `json:"since_ns"`
+}
+
+// Snapshot returns the whole state. It changes nothing and shares nothing with
+// the core.
+func (c *Core) Snapshot() *Snapshot {
+	s := &Snapshot{
+		At: c.now, Rev: c.rev, Drain: c.drain, Envelope: view(c.envelope), Used: view(c.used), Foreign: view(c.foreign),
+		Promised: view(c.promised), Loans: c.loans, Ghosts: c.ghosts, Holds: []HoldSnapshot{},
+	}
+	for k := range c.classes {
+		cl := &c.classes[k]
+		v := ClassSnapshot{
+			Name: cl.spec.Name, Floor: view(cl.spec.Floor), Unlent: view(cl.spec.Unlent), Ceiling: view(cl.spec.Ceiling),
+			Used: view(cl.used), Hold: view(cl.hold), Lending: cl.open, Queue: cl.queue.n,
+			LearnedOut: cl.lengths.usual, Counts: cl.counts,
+		}
+		if cl.idleSince != Never {
+			v.IdleSince = cl.idleSince
+		}
+		for i := cl.loanHead; i != none; i = c.holds[i].next {
+			v.Loans++
+		}
+		if i := cl.queue.head; i != none {
+			v.Head = c.head(Class(k), i)
+		}
+		if r := &cl.recall; r.open {
+			v.Recall = &Recall{Seq: r.seq, Opened: r.opened, For: r.request, Served: r.served, Loans: r.cohort, Need: view(r.need)}
+		}
+		s.Classes = append(s.Classes, v)
+	}
+	for e := range c.engines {
+		en := &c.engines[e]
+		s.Engines = append(s.Engines, EngineSnapshot{
+			Name: en.spec.Name, State: en.state.String(), Total: view(Of(en.spec.Slots, en.spec.KV)),
+			Used: view(en.used), Foreign: view(en.foreign), Slack: en.slack,
+		})
+	}
+	for i := range c.holds {
+		h := &c.holds[i]
+		if h.state == holdFree {
+			continue
+		}
+		s.Holds = append(s.Holds, HoldSnapshot{
+			Hold: c.holdID(int32(i)), State: [...]string{"free", "live", "ending", "ghost"}[h.state], Class: c.classes[h.class].spec.Name,
+			Engine: c.engines[h.engine].spec.Name, ID: h.req, Loan: h.loan, Amount: view(h.amount), Prompt: h.prompt, Out: h.out, Since: h.admitted,
+		})
+	}
+	return s
+}
+
+// head explains what a queue's first request waits for.
+func (c *Core) head(k Class, slot int32) *HeadView {
+	cl, q := &c.classes[k], &c.requests[slot]
+	f := c.fit(cl, q)
+	v := &HeadView{ID: MakeID(q.gen, uint32(slot)), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount)}
+	r := f.resource
+	switch f.refusal {
+	case refusedNone:
+		if c.blockIn != 0 {
+			v.Waiting = fmt.Sprintf("a recall: class %s waits within its floor, and nobody borrows until it is served", c.names(c.blockIn))
+		} else {
+			v.Waiting = fmt.Sprintf("class %s, which waits for the same idle capacity and comes first", c.names(c.blockOut&(bit(k)-1)))
+		}
+	case refusedEngine:
+		v.Waiting = "an engine that is ready"
+	case refusedCeiling:
+		v.Waiting = fmt.Sprintf("its class's ceiling: %s used %d + %d > %d", r, cl.used[r], f.amount[r], cl.spec.Ceiling[r])
+	case refusedFull:
+		en := &c.engines[f.engine]
+		limit := c.engineLimit(cl, en, cl.used.add(f.amount))
+		v.Waiting = fmt.Sprintf("engine %s: %s used %d + foreign %d + %d > %d", en.spec.Name, r, en.used[r], en.foreign[r], f.amount[r], limit[r])
+		if cl.recall.open {
+			v.Waiting += fmt.Sprintf("; recalled, %d loans out", cl.recall.cohort)
+		}
+	case refusedHeld:
+		if after := cl.used[r] + f.amount[r]; after <= cl.hold[r] {
+			v.Waiting = fmt.Sprintf("%s that are never lent: used or unlent of other classes %d + foreign %d + own %d > %d", r,
+				c.kept[r]-max(cl.used[r], cl.spec.Unlent[r]), c.foreign[r], max(after, cl.spec.Unlent[r]), c.envelope[r])
+			break
+		}
+		v.Waiting = fmt.Sprintf("%s that others keep: used or kept by other classes %d + foreign %d + own %d > %d", r,
+			c.promised[r]-max(cl.used[r], cl.hold[r]), c.foreign[r], cl.used[r]+f.amount[r], c.envelope[r])
+	}
+	return v
+}
+
+func (c *Core) names(set uint64) string {
+	var names []string
+	for k := range eachClass(set) {
+		names = append(names, c.classes[k].spec.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// String prints the state for a person, and for goldens.
+func (s *Snapshot) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "rev %d envelope %v used %v foreign %v promised %v loans %d ghosts %d", s.Rev, s.Envelope, s.Used, s.Foreign, s.Promised, s.Loans, s.Ghosts)
+	if s.Drain {
+		b.WriteString(" draining")
+	}
+	b.WriteByte('\n')
+	for i := range s.Classes {
+		v := &s.Classes[i]
+		lending := "closed"
+		if v.Lending {
+			lending = "open"
+		}
+		fmt.Fprintf(&b, "class %s: used %v hold %v (floor %v unlent %v ceiling %v) lending %s loans %d queue %d\n",
+			v.Name, v.Used, v.Hold, v.Floor, v.Unlent, v.Ceiling, lending, v.Loans, v.Queue)
+		if v.Head != nil {
+			fmt.Fprintf(&b, "  head %d wants %v, waits for %s\n", v.Head.ID, v.Head.Wants, v.Head.Waiting)
+		}
+		if v.Recall != nil {
+			fmt.Fprintf(&b, "  recall for %d: need %v, loans out %d, served %v\n", v.Recall.For, v.Recall.Need, v.Recall.Loans, v.Recall.Served)
+		}
+	}
+	for i := range s.Engines {
+		v := &s.Engines[i]
+		fmt.Fprintf(&b, "engine %s: %s used %v of %v foreign %v", v.Name, v.State, v.Used, v.Total, v.Foreign)
+		if v.Slack > 0 {
+			fmt.Fprintf(&b, " slack %d", v.Slack)
+		}
+		b.WriteByte('\n')
+	}
+	for i := range s.Holds {
+		v := &s.Holds[i]
+		fmt.Fprintf(&b, "hold %d: %s %s on %s for %d: %v prompt %d out %d", uint32(v.Hold), v.State, v.Class, v.Engine, v.ID, v.Amount, v.Prompt, v.Out)
+		if v.Loan {
+			b.WriteString(" loan")
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}

@@ -1,0 +1,176 @@
+package admission
+
+import "time"
+
+// MaxClasses bounds a table, so that sets of classes are one machine word.
+const MaxClasses = 64
+
+// MaxEngines bounds a table.
+const MaxEngines = 64
+
+// Mode is how a class gives back what it borrowed when it is recalled.
+type Mode uint8
+
+const (
+	// Attrition waits until loans end by themselves.
+	Attrition Mode = iota
+	// Deadline ends a loan that is wanted back once its agreed life is over.
+	Deadline
+)
+
+func (m Mode) String() string { return [...]string{"attrition", "deadline"}[m] }
+
+// Table is everything that can be configured or granted, in one versioned
+// piece. Indices of classes and engines are stable from one revision to the
+// next; a removed class or engine stays, closed.
+type Table struct {
+	Rev     uint64
+	Classes []ClassSpec
+	Engines []EngineSpec
+	// Drain refuses new requests, empties the queues, and lets what runs finish.
+	Drain bool
+}
+
+// ClassSpec is one class. Its place in the table is its rank: where two classes
+// want the same idle capacity, the earlier one gets it.
+type ClassSpec struct {
+	Name     string
+	Floor    Amount // kept for the class
+	Unlent   Amount // the part of the floor that is never lent
+	Ceiling  Amount // its hard maximum
+	Headroom Amount // kept above the recent peak while lending is open
+	// IdleAfter is how far back a peak of use counts, and how long the class
+	// must be idle before its lending reopens after a recall.
+	IdleAfter time.Duration
+	Mode      Mode
+	LoanLife  time.Duration // for Deadline: the agreed life of a loan
+	// Depth bounds the queue, TenantDepth one tenant's part of it, MaxWait the
+	// time in it. 0 refuses what can't start at once (Depth), is no bound of its
+	// own (TenantDepth) or no limit (MaxWait).
+	Depth       int
+	TenantDepth int
+	MaxWait     time.Duration
+	// DefaultOut is the output reserved for a request that declares no limit,
+	// in tokens, until real lengths have been learned.
+	DefaultOut int32
+	// MaxOut, where positive, bounds a request's output and is sent upstream.
+	MaxOut int32
+	// Closed takes no new requests; what it has finishes.
+	Closed bool
+}
+
+// EngineSpec is one engine of the pool.
+type EngineSpec struct {
+	Name       string
+	Slots      int64
+	KV         int64 // tokens
+	Block      int64 // tokens
+	MaxContext int64 // tokens of one sequence; 0 is no limit but KV
+	// Boundary is how many requests may be in the engine beyond its slots.
+	Boundary int64
+	// Ordered: the engine orders waiting work by priority, so that any class may
+	// use the boundary, not protected demand alone.
+	Ordered bool
+	// Fatal: running out of KV ends everything that runs; limits are reserved in
+	// full and sent upstream.
+	Fatal bool
+	// GaugeAge is how old a gauge may be; a busy gauge whose progress counter has
+	// stood still for longer proves nothing. 0 is 5 s.
+	GaugeAge time.Duration
+	// Closed takes no new requests; what it has finishes.
+	Closed bool
+}
+
+const defaultGaugeAge = 5 * time.Second
+
+// Envelope is what the table's open engines hold together.
+func (t *Table) Envelope() Amount {
+	var e Amount
+	for i := range t.Engines {
+		if s := &t.Engines[i]; !s.Closed {
+			e = e.add(Of(s.Slots, s.KV))
+		}
+	}
+	return e
+}
+
+// Validate reports every value that is out of range or contradicts another.
+func (t *Table) Validate(bad func(path string, value any, allowed string)) {
+	if n := len(t.Classes); n < 1 || n > MaxClasses {
+		bad("classes", n, "1 to 64 classes")
+	}
+	if n := len(t.Engines); n < 1 || n > MaxEngines {
+		bad("engines", n, "1 to 64 engines")
+	}
+	for i := range t.Engines {
+		t.Engines[i].validate(func(path string, value any, allowed string) {
+			bad("engines["+t.Engines[i].Name+"]."+path, value, allowed)
+		})
+	}
+	envelope := t.Envelope()
+	var floors Amount
+	for i := range t.Classes {
+		c := &t.Classes[i]
+		c.validate(envelope, func(path string, value any, allowed string) {
+			bad("classes["+c.Name+"]."+path, value, allowed)
+		})
+		floors = floors.add(c.Floor)
+	}
+	for r := range NumResources {
+		if floors[r] > envelope[r] {
+			bad("classes", floors[r], "floors of "+r.String()+" that sum to at most the envelope of "+itoa(envelope[r]))
+		}
+	}
+}
+
+func (s *EngineSpec) validate(bad func(path string, value any, allowed string)) {
+	atLeast := func(path string, v, low int64) {
+		if v < low {
+			bad(path, v, "an integer of at least "+itoa(low))
+		}
+	}
+	atLeast("slots", s.Slots, 1)
+	atLeast("kv_tokens", s.KV, 1)
+	atLeast("block_size", s.Block, 1)
+	atLeast("max_context", s.MaxContext, 0)
+	atLeast("boundary", s.Boundary, 0)
+	if s.GaugeAge < 0 {
+		bad("gauge_age", s.GaugeAge, "a duration of at least 0s")
+	}
+}
+
+func (c *ClassSpec) validate(envelope Amount, bad func(path string, value any, allowed string)) {
+	for r := range NumResources {
+		ordered := func(path string, v, low, high int64, of string) {
+			if v < low || v > high {
+				bad(path+"."+r.String(), v, itoa(low)+" to "+itoa(high)+" ("+of+")")
+			}
+		}
+		ordered("ceiling", c.Ceiling[r], 0, envelope[r], "the envelope")
+		ordered("floor", c.Floor[r], 0, c.Ceiling[r], "the ceiling")
+		ordered("unlent", c.Unlent[r], 0, c.Floor[r], "the floor")
+		ordered("headroom", c.Headroom[r], 0, envelope[r], "the envelope")
+	}
+	switch {
+	case c.Mode > Deadline:
+		bad("reclaim", c.Mode, "attrition or deadline")
+	case c.Mode == Deadline && c.LoanLife <= 0:
+		bad("deadline", c.LoanLife, "a positive duration, the life of a loan, with reclaim: deadline")
+	case c.Mode != Deadline && c.LoanLife != 0:
+		bad("deadline", c.LoanLife, "no deadline without reclaim: deadline")
+	}
+	for _, v := range []struct {
+		path  string
+		value int64
+	}{
+		{"queue.depth", int64(c.Depth)}, {"queue.per_tenant", int64(c.TenantDepth)}, {"queue.wait", int64(c.MaxWait)},
+		{"idle_after", int64(c.IdleAfter)}, {"max_output", int64(c.MaxOut)},
+	} {
+		if v.value < 0 {
+			bad(v.path, v.value, "a value of at least 0")
+		}
+	}
+	if c.DefaultOut < 1 {
+		bad("default_output", c.DefaultOut, "an integer of at least 1")
+	}
+}
