@@ -1,0 +1,75 @@
+package vllmapi
+
+import (
+	"fmt"
+	"strings"
+
+	"headgate/simengine"
+)
+
+// Config describes one simulated server. Engine must be set; the rest may be
+// zero.
+type Config struct {
+	Engine simengine.Config
+	// ModelName is the served model; "" is headgate-simulated-<step-time model>.
+	ModelName string
+	// Version is appended to headgate-simengine in /version.
+	Version string
+	// DevMode opens /abort_requests and /server_info, as VLLM_SERVER_DEV_MODE=1
+	// does.
+	DevMode bool
+	// PerRequestMetrics adds a request's own timings to its usage, as
+	// --enable-per-request-metrics does.
+	PerRequestMetrics bool
+	// PromptTokensDetails adds the count of cached prompt tokens to usage, as
+	// --enable-prompt-tokens-details does.
+	PromptTokensDetails bool
+	// RequestIDHeaders returns X-Request-Id, as --enable-request-id-headers
+	// does.
+	RequestIDHeaders bool
+	// MaxQueuedRequests refuses a request with 503 when so many, running and
+	// waiting, are in the server; 0 queues without bound, as vLLM does.
+	MaxQueuedRequests int
+}
+
+// Many returns a configuration for testing what is in front of an engine: any
+// number of slots, steps of a tenth of a millisecond, and a KV pool that holds
+// what the slots can.
+func Many(slots int) Config {
+	e := simengine.DefaultConfig()
+	e.Model.Name = "instant"
+	e.Model.Source = "chosen, not measured"
+	e.Model.Step.Base = 0.1
+	e.Model.Step.PrefillToken = 0
+	e.Model.Step.FirstDecode = 0
+	e.Model.Step.MoreDecode = 0
+	e.Model.Step.ContextToken = 0
+	e.Model.Idle.Penalty = 0
+	e.Model.Overhead = 0
+	e.MaxNumSeqs = slots
+	e.MaxBatchedTokens = max(8192, 2*slots)
+	e.NumBlocks = 1 + slots*e.MaxModelLen/e.BlockSize
+	return Config{Engine: e}
+}
+
+// Validate reports every field with an impossible value.
+func (c *Config) Validate(bad func(path string, value any, allowed string)) {
+	c.Engine.Validate(func(path string, value any, allowed string) { bad("engine."+path, value, allowed) })
+	if strings.ContainsFunc(c.ModelName, func(r rune) bool { return r < ' ' }) {
+		bad("model_name", c.ModelName, "a name without control characters")
+	}
+	if c.MaxQueuedRequests < 0 {
+		bad("max_num_queued_reqs", c.MaxQueuedRequests, "requests from 1, or 0 for no bound")
+	}
+}
+
+func (c *Config) err() error {
+	var all []string
+	c.Validate(func(path string, value any, allowed string) {
+		all = append(all, fmt.Sprintf("%s: %v: allowed: %s", path, value, allowed))
+	})
+	if len(all) == 0 {
+		return nil
+	}
+	return fmt.Errorf("simulated server: %s", strings.Join(all, "; "))
+}
