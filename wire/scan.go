@@ -36,6 +36,8 @@ type scanner struct {
 	depth int
 	fresh bool // nothing has come yet in the innermost array or object
 	err   *syntaxError
+	keyAt int      // where the last key begins, at its quote
+	keyTo int      // and where it ends, after its quote
 	key   [48]byte // an unescaped key; longer ones are no field that we know
 }
 
@@ -141,12 +143,13 @@ func (s *scanner) member() (key []byte, ok bool) {
 		s.unexpected("a key")
 		return nil, false
 	}
-	from := s.i + 1
+	s.keyAt = s.i
 	escaped := s.skipString()
 	if s.err != nil {
 		return nil, false
 	}
-	key = s.b[from : s.i-1]
+	s.keyTo = s.i
+	key = s.b[s.keyAt+1 : s.keyTo-1]
 	if escaped {
 		key = s.unescapeKey(key)
 	}

@@ -42,7 +42,8 @@ func (a API) String() string {
 }
 
 // Request is what the gateway must know about a client's request. Body is the
-// client's own bytes and is never changed.
+// client's own bytes and is never changed. Only Parse makes one that can be
+// projected.
 type Request struct {
 	API          API
 	Body         []byte
@@ -50,18 +51,22 @@ type Request struct {
 	Stream       bool // the client wants server-sent events
 	IncludeUsage bool // the client asked for the usage chunk itself
 	// MaxTokens is the declared output limit of one choice, in tokens: the
-	// smaller of max_completion_tokens and max_tokens where both are given.
+	// smallest of max_completion_tokens, max_tokens and n_predict that is given.
 	// Declared tells whether there was one; 0 is a legal declared value.
 	MaxTokens int
 	Declared  bool
-	// N is the number of sequences the engine runs for this request: n, or
-	// best_of where larger, times the number of prompts (completions).
+	// N is the number of sequences the engine runs for this request: the largest
+	// of n, best_of and n_cmpl, times the number of prompts (completions).
 	N           int
 	ServiceTier string
-	// Constrained: a grammar, a JSON schema, a response_format other than text,
-	// or a forced tool call; such an answer can't be continued from its middle.
+	// Constrained: a grammar, a JSON schema, a response_format other than text, a
+	// forced tool call, or beam search; such an answer can't be continued from
+	// its middle.
 	Constrained bool
 	Content     Content
+
+	spans [numFields]span // of the fields the gateway owns, in Body
+	close int             // where Body's closing brace is
 }
 
 // Content is the measured prompt, from which its token count is estimated.
@@ -77,8 +82,8 @@ type Content struct {
 type Kind uint8
 
 const (
-	Prose Kind = iota // letters and spaces of alphabetic scripts
-	Dense             // digits, hex, base64, symbols: close to a token a byte
+	Prose Kind = iota // letters, spaces and ordinary punctuation of alphabetic scripts
+	Dense             // digits, hex, base64, heaps of symbols: close to a token a byte
 	Wide              // CJK and other scripts of three bytes and more a letter
 	NumKinds
 )
@@ -93,7 +98,7 @@ type Usage struct {
 type Projection struct {
 	Model       string // upstream model name, where an alias was used
 	Stream      bool   // force stream:true with stream_options.include_usage:true
-	MaxTokens   int    // > 0: the clamped limit, written to the field the client used (or max_tokens)
+	MaxTokens   int    // > 0: the clamped limit; a limit of the client's is lowered to it, never raised
 	Priority    int    // written as "priority" when HasPriority; otherwise a client's own is removed
 	HasPriority bool
 }
