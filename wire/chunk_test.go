@@ -112,6 +112,34 @@ func TestParseChunkDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// FuzzChunk: no data makes the counts negative, and only JSON is understood.
+func FuzzChunk(f *testing.F) {
+	for _, c := range benchChunks {
+		f.Add([]byte(c.in), true)
+	}
+	f.Add([]byte(`{"error":{"message":"x","code":"400"}}`), false)
+	f.Add([]byte(`{"object":"error","message":"x","code":503}`), false)
+	f.Fuzz(func(t *testing.T, data []byte, chat bool) {
+		api := Completions
+		if chat {
+			api = Chat
+		}
+		c, err := ParseChunk(api, data)
+		if c.Done {
+			return
+		}
+		if (err == nil) && !validJSON(data) {
+			t.Fatalf("%q taken for JSON", data)
+		}
+		if c.Tokens < 0 || c.Usage.Prompt < 0 || c.Usage.Completion < 0 || c.Usage.Cached < 0 || (c.Finish != "") != (c.Finished > 0) {
+			t.Fatalf("%+v", c)
+		}
+		if c.Err != nil && (c.Err.Status < 400 || !validJSON(c.Err.JSON())) {
+			t.Fatalf("%+v", c.Err)
+		}
+	})
+}
+
 func BenchmarkParseChunk(b *testing.B) {
 	for _, c := range benchChunks {
 		b.Run(c.name, func(b *testing.B) {
