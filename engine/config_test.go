@@ -42,7 +42,9 @@ func TestValidate(t *testing.T) {
 		{func(c *engine.Config) { c.HeaderTimeout = 0; c.Headers = map[string]string{"X-Team": "a\tb"} }, nil},
 		{func(c *engine.Config) { c.Kind = "tgi" }, []string{"kind: tgi: vllm, llamacpp or openai"}},
 		{func(c *engine.Config) { c.URL = "http://me:pw@h" }, []string{"url: [redacted]@h: http:// or https://, a host, and no user, query or fragment"}},
-		{func(c *engine.Config) { c.Headers = map[string]string{"host": "x", "a b": "", "X": "\n", "authorization": "key"} }, []string{
+		{func(c *engine.Config) {
+			c.Headers = map[string]string{"host": "x", "a b": "", "X": "\n", "authorization": "key"}
+		}, []string{
 			"headers.X: \n: a value without control characters",
 			"headers.a b: a b: a header name that the adapter does not set itself",
 			"headers.authorization: [redacted]: another header: this one carries the API key, see api_key_env",
@@ -52,7 +54,9 @@ func TestValidate(t *testing.T) {
 			"headers.x-conversation-id: x-conversation-id: a header name that the adapter does not set itself"}},
 		{func(c *engine.Config) { c.APIKeyHeader = "Content-Type" }, []string{
 			"api_key_header: Content-Type: a header name that the adapter does not set itself"}},
-		{func(c *engine.Config) { c.ConnectTimeout, c.HeaderTimeout, c.ScrapeTimeout, c.AbortGrace = 0, -1, -1, 0 }, []string{
+		{func(c *engine.Config) {
+			c.ConnectTimeout, c.HeaderTimeout, c.ScrapeTimeout, c.AbortGrace = 0, -1, -1, 0
+		}, []string{
 			"connect_timeout: 0s: a duration above 0", "header_timeout: -1ns: 0 (no limit) or a duration",
 			"scrape_timeout: -1ns: a duration above 0", "abort_grace: 0s: a duration above 0"}},
 		{func(c *engine.Config) { c.MaxEvent, c.MaxAnswer = 0, 2<<30 }, []string{
