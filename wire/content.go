@@ -113,7 +113,7 @@ func (p *parser) prompt() {
 	switch p.peek() {
 	case '"':
 		p.measureString()
-		p.prompts = 1
+		p.prompts++
 		return
 	case '[':
 	case 'n':
@@ -149,9 +149,9 @@ func (p *parser) prompt() {
 	case n == 0:
 		p.refuse(InvalidField("prompt", "an empty array", promptAllowed))
 	case first == '0':
-		p.prompts = 1
+		p.prompts++
 	default:
-		p.prompts = n
+		p.prompts += n
 	}
 }
 
@@ -193,20 +193,19 @@ func (p *parser) tokenID(param string, n int) {
 	p.r.Content.TokenIDs++
 }
 
-// promptEmbeds are tensors in base64, whose length in tokens only the engine
-// knows; each is priced as a medium.
+// promptEmbeds are prompts as tensors in base64, whose length in tokens only the
+// engine knows; each is priced as a medium.
 func (p *parser) promptEmbeds() {
-	if p.peek() != '[' {
-		before := p.r.Content.Media
+	before := p.r.Content.Media
+	if p.peek() == '[' {
+		p.open()
+		for p.elem() {
+			p.media()
+		}
+	} else {
 		p.media()
-		p.embeds = p.embeds || p.r.Content.Media > before
-		return
 	}
-	p.open()
-	for p.elem() {
-		p.media()
-		p.embeds = true
-	}
+	p.prompts += p.r.Content.Media - before
 }
 
 // measureValue measures a value as a template would print it: strings as their

@@ -75,6 +75,7 @@ func TestRefusals(t *testing.T) {
 		{WaitTooLong("c", 3*time.Second, 2*time.Second, 0), []string{"class c", "3s", "2s"}},
 		{TenantQueueFull("c", 3, 2, 0), []string{"class c", "3", "2"}},
 		{QueueTimeout("c", 2*time.Second, 0), []string{"class c", "2s"}},
+		{LoanEnded(), []string{"borrowed capacity"}},
 		{Draining(), nil},
 		{EngineUnavailable(0), nil},
 		{EngineLoading(0), nil},

@@ -98,7 +98,6 @@ type parser struct {
 	refusal   *Error // the first one; the rest is still read, as bad JSON goes before
 	sequences int    // per prompt
 	prompts   int
-	embeds    bool
 }
 
 func (p *parser) refuse(e *Error) {
@@ -322,7 +321,7 @@ func (p *parser) responseFormat() {
 
 // complete checks what can only be told at the end.
 func (p *parser) complete() {
-	p.r.N = p.sequences
+	p.r.N, p.r.Prompts = p.sequences, 1
 	if p.r.spans[fieldModel].key == 0 || p.r.Model == "" {
 		p.refuse(MissingField("model", "the name of a served model"))
 	}
@@ -332,9 +331,10 @@ func (p *parser) complete() {
 			p.refuse(MissingField("messages", "a non-empty array of messages"))
 		}
 	case Completions:
-		if p.prompts == 0 && !p.embeds {
+		if p.prompts == 0 {
 			p.refuse(MissingField("prompt", "a string, an array of strings, or token ids"))
 		}
-		p.r.N *= max(1, p.prompts)
+		p.r.Prompts = max(1, p.prompts)
+		p.r.N *= p.r.Prompts
 	}
 }

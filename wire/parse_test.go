@@ -30,13 +30,13 @@ func TestParse(t *testing.T) {
 		{"whole floats", Chat, `{"model":"m","max_tokens":1e2,"n":2.0,` + hi + `}`, Request{Model: "m", MaxTokens: 100, Declared: true, N: 2, Content: content}},
 		{"escaped key", Chat, `{"mod\u0065l":"m","\u0073tream":true,` + hi + `}`, Request{Model: "m", Stream: true, N: 1, Content: content}},
 		{"other case", Chat, `{"model":"m","Model":"x","Stream":true,` + hi + `}`, Request{Model: "m", N: 1, Content: content}},
-		{"best_of", Completions, `{"model":"m","prompt":["h","i"],"n":2,"best_of":5}`, Request{Model: "m", N: 10, Content: prompt}},
+		{"best_of", Completions, `{"model":"m","prompt":["h","i"],"n":2,"best_of":5}`, Request{Model: "m", N: 10, Prompts: 2, Content: prompt}},
 		{"n_cmpl", Completions, `{"model":"m","prompt":"hi","n":2,"n_cmpl":4}`, Request{Model: "m", N: 4, Content: prompt}},
 		{"beams", Completions, `{"model":"m","prompt":"hi","n":4,"use_beam_search":true}`, Request{Model: "m", N: 4, Constrained: true, Content: prompt}},
 		{"token ids", Completions, `{"model":"m","prompt":[1, 20,300]}`, Request{Model: "m", N: 1, Content: Content{TokenIDs: 3}}},
-		{"several of token ids", Completions, `{"model":"m","prompt":[[1,2],[3]]}`, Request{Model: "m", N: 2, Content: Content{TokenIDs: 3}}},
+		{"several of token ids", Completions, `{"model":"m","prompt":[[1,2],[3]]}`, Request{Model: "m", N: 2, Prompts: 2, Content: Content{TokenIDs: 3}}},
 		{"ids in place of messages", Chat, `{"model":"m","input_ids":[1,2],` + hi + `}`, Request{Model: "m", N: 1, Content: Content{Bytes: content.Bytes, Messages: 1, TokenIDs: 2}}},
-		{"embeddings in place of a prompt", Completions, `{"model":"m","prompt_embeds":["AAAA","BBBB"]}`, Request{Model: "m", N: 1, Content: Content{Media: 2}}},
+		{"embeddings in place of a prompt", Completions, `{"model":"m","prompt_embeds":["AAAA","BBBB"]}`, Request{Model: "m", N: 2, Prompts: 2, Content: Content{Media: 2}}},
 		{"other API's fields", Completions, `{"model":"m","prompt":"hi","messages":5}`, Request{Model: "m", N: 1, Content: prompt}},
 		{"suffix", Completions, `{"model":"m","prompt":"h","suffix":"i"}`, Request{Model: "m", N: 1, Content: prompt}},
 	} {
@@ -46,6 +46,7 @@ func TestParse(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.want.API, c.want.Body = c.api, []byte(c.in)
+			c.want.Prompts = max(c.want.Prompts, 1)
 			if d := cmp.Diff(c.want, *got, cmpopts.IgnoreUnexported(Request{})); d != "" {
 				t.Errorf("(-want +got)\n%s", d)
 			}

@@ -25,6 +25,7 @@ const (
 	CodeQueueFull         = "queue_full"
 	CodeTenantQueueFull   = "tenant_queue_full"
 	CodeQueueTimeout      = "queue_timeout"
+	CodeLoanEnded         = "loan_ended"
 	CodeDraining          = "draining"
 	CodeEngineRefused     = "engine_refused"
 	CodeEngineBusy        = "engine_busy"
@@ -85,6 +86,7 @@ var table = []Row{
 	{CodeUpstreamError, http.StatusBadGateway, typeServer, true, "the engine failed, or sent something that is not an answer"},
 	{CodeUpstreamTorn, http.StatusBadGateway, typeServer, false, "the engine's stream ended without a finish reason"},
 	{CodeQueueTimeout, http.StatusServiceUnavailable, typeServer, true, "the request waited as long as its class allows"},
+	{CodeLoanEnded, http.StatusServiceUnavailable, typeServer, false, "the request ran on borrowed capacity, whose agreed life is over and which was wanted back after a part of the answer had been sent"},
 	{CodeDraining, http.StatusServiceUnavailable, typeServer, false, "the gateway is shutting down; another replica may answer at once"},
 	{CodeEngineLoading, http.StatusServiceUnavailable, typeServer, true, "the engine is loading its model"},
 	{CodeEngineUnavailable, http.StatusServiceUnavailable, typeServer, true, "no engine of the pool answers"},
@@ -182,6 +184,12 @@ func TenantQueueFull(class string, depth, limit int, retry time.Duration) *Error
 // QueueTimeout: waited is the class's limit.
 func QueueTimeout(class string, waited, retry time.Duration) *Error {
 	return NewError(CodeQueueTimeout, "no capacity became free for class %s within %v", class, waited).WithRetry(retry)
+}
+
+// LoanEnded tells a client whose answer was begun on borrowed capacity that it
+// will not be ended.
+func LoanEnded() *Error {
+	return NewError(CodeLoanEnded, "the borrowed capacity that this request ran on was recalled")
 }
 
 // Draining has no hint: this process will not come back, and another may answer

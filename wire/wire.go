@@ -57,7 +57,10 @@ type Request struct {
 	Declared  bool
 	// N is the number of sequences the engine runs for this request: the largest
 	// of n, best_of and n_cmpl, times the number of prompts (completions).
-	N           int
+	N int
+	// Prompts is how many prompts Content sums up: 1 but for completions that
+	// give several.
+	Prompts     int
 	ServiceTier string
 	// Constrained: a grammar, a JSON schema, a response_format other than text, a
 	// forced tool call, or beam search; such an answer can't be continued from
