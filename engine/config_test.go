@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"headgate/engine"
 )
@@ -89,5 +92,30 @@ func TestOverride(t *testing.T) {
 	want := engine.Capabilities{Slots: 8, KVTokens: 400, BlockSize: 1, MaxContext: 60, Priority: true}
 	if !cmp.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))
+	}
+}
+
+func TestYAML(t *testing.T) {
+	got := engine.Config{}
+	got.SetDefaults()
+	err := yaml.UnmarshalWithOptions([]byte(`
+kind: llamacpp
+url: http://h:8080
+api_key_env: ENGINE_KEY
+headers: {X-Team: search}
+header_timeout: 90s
+capabilities: {slots: 4, kv_exhaustion_fatal: false}
+`), &got, yaml.Strict())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := engine.Config{}
+	want.SetDefaults()
+	no := false
+	want.Kind, want.URL, want.APIKeyEnv = engine.LlamaCpp, "http://h:8080", "ENGINE_KEY"
+	want.Headers, want.HeaderTimeout = map[string]string{"X-Team": "search"}, 90*time.Second
+	want.Capabilities = engine.Override{Slots: 4, Fatal: &no}
+	if d := cmp.Diff(want, got, cmpopts.IgnoreFields(engine.Config{}, "APIKey", "DialContext")); d != "" {
+		t.Error(d)
 	}
 }
