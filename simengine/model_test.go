@@ -1,0 +1,109 @@
+package simengine
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestModelFile(t *testing.T) {
+	good := string(m1)
+	for _, c := range []struct{ from, to, says string }{
+		{`"base_ms": 54.7`, `"base_ms": 0`, "step.base_ms: 0: allowed: milliseconds above 0"},
+		{`"base_ms": 54.7`, `"base": 54.7`, "step.base: unknown field: allowed: base_ms, prefill_token_ms"},
+		{`"base_ms": 54.7,`, ``, "step.base_ms: missing"},
+		{`"base_ms": 54.7`, `"base_ms": "54"`, "base_ms"},
+		{`"prefill_token_ms": 1.752`, `"prefill_token_ms": -1`, "step.prefill_token_ms: -1: allowed: milliseconds from 0 to 60000"},
+		{`"penalty_ms": 124`, `"penalty_ms": 1e9`, "idle.penalty_ms: 1e+09: allowed"},
+		{`"name": "m1"`, `"name": ""`, "name: : allowed: a name"},
+		{`"overhead_ms": 6`, `"overhead_ms": 6, "speed": 2`, "speed: unknown field"},
+		{`"idle": {`, `"idle": 7, "x": {`, "allowed"},
+		{`"name"`, `name`, "invalid character"},
+	} {
+		bad := strings.Replace(good, c.from, c.to, 1)
+		if bad == good {
+			t.Fatalf("%q is not in m1.json", c.from)
+		}
+		if _, err := ParseModel([]byte(bad)); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v: want %q", c.to, err, c.says)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "engine.json")
+	if err := os.WriteFile(path, m1, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := LoadModel(path); err != nil || m != DefaultModel() {
+		t.Errorf("loaded %+v, %v", m, err)
+	}
+	if _, err := LoadModel(path + "x"); err == nil || !strings.Contains(err.Error(), path+"x") {
+		t.Errorf("missing file: %v", err)
+	}
+}
+
+// TestSpeed: speed 2 makes every step take twice as long.
+func TestSpeed(t *testing.T) {
+	for _, speed := range []float64{0.5, 1, 2} {
+		cfg := DefaultConfig()
+		cfg.Speed = speed
+		d := newDriver(t, cfg)
+		d.run([]arrival{{0, Request{Synthetic: 1607, MaxTokens: 64}}})
+		base := newDriver(t, DefaultConfig())
+		base.run([]arrival{{0, Request{Synthetic: 1607, MaxTokens: 64}}})
+		for i, ev := range d.events {
+			if diff := float64(ev.At) - speed*float64(base.events[i].At); diff > 100 || diff < -100 {
+				t.Fatalf("speed %g: event %d at %d ns: want %g times %d", speed, i, ev.At, speed, base.events[i].At)
+			}
+		}
+	}
+}
+
+func TestConfigErrors(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		says   string
+	}{
+		{func(c *Config) { c.Speed = 0 }, "speed: 0: allowed: a factor above 0"},
+		{func(c *Config) { c.NumBlocks = 1 }, "num_gpu_blocks: 1: allowed: blocks from 2"},
+		{func(c *Config) { c.NumBlocks = 200 }, "max_model_len: 4096: allowed: at most the KV pool's 3184 tokens"},
+		{func(c *Config) { c.ChunkedPrefill = false }, "max_num_batched_tokens: 2048: allowed: at least max_model_len 4096"},
+		{func(c *Config) { c.ChunkedPrefill = false; c.MaxBatchedTokens = 4096; c.LongPrefillThreshold = 1 }, "long_prefill_token_threshold: 1: allowed: 0"},
+		{func(c *Config) { c.Watermark = 1 }, "watermark: 1: allowed"},
+		{func(c *Config) { c.Policy = "lifo" }, "policy: lifo: allowed: fcfs, priority"},
+		{func(c *Config) { c.Model.Step.Base = -1 }, "model.step.base_ms: -1"},
+	} {
+		cfg := DefaultConfig()
+		c.change(&cfg)
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v: want %q", err, c.says)
+		}
+	}
+}
+
+func TestSubmitErrors(t *testing.T) {
+	e := newDriver(t, DefaultConfig()).e
+	for _, c := range []struct {
+		req  Request
+		says string
+	}{
+		{Request{MaxTokens: 1}, "prompt: 0 tokens"},
+		{Request{Synthetic: 4096, MaxTokens: 1}, "prompt: 4096 tokens: allowed: fewer than the model's 4096"},
+		{Request{Synthetic: -1, MaxTokens: 1}, "synthetic: -1"},
+		{Request{Synthetic: 1}, "max_tokens: 0: allowed: at least 1"},
+		{Request{Synthetic: 1, MaxTokens: 1, MinTokens: 2}, "min_tokens: 2: allowed: 0 to max_tokens 1"},
+		{Request{Prompt: []Token{5, VocabSize}, MaxTokens: 1}, "prompt[1]: token id"},
+	} {
+		if _, err := e.Submit(0, c.req); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %v: want %q", c.req, err, c.says)
+		}
+	}
+	if _, busy := e.Next(); busy || e.Stats().Waiting != 0 {
+		t.Errorf("refused requests left something: %+v", e.Stats())
+	}
+	if _, err := e.Submit(1000, Request{Synthetic: 1, MaxTokens: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Submit(999, Request{Synthetic: 1, MaxTokens: 1}); err == nil || !strings.Contains(err.Error(), "backwards") {
+		t.Errorf("submit in the past: %v", err)
+	}
+}
