@@ -64,6 +64,7 @@ func TestRefusals(t *testing.T) {
 		{MissingField("model", "a name"), []string{"model", "a name"}},
 		{NewError(CodeInvalidJSON, "byte %d", 5), []string{"5"}},
 		{BodyTooLarge(1000), []string{"1000 bytes"}},
+		{BodyTooSlow(3 * time.Second), []string{"3s"}},
 		{Unauthorized(), []string{"API key"}},
 		{ClassNotPermitted("x", []string{"a", "b"}), []string{`"x"`, "a, b"}},
 		{ModelNotFound("x", []string{"a", "b"}), []string{`"x"`, "a, b"}},

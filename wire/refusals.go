@@ -15,6 +15,7 @@ const (
 	CodeInvalidField      = "invalid_field"
 	CodeMissingField      = "missing_field"
 	CodeBodyTooLarge      = "body_too_large"
+	CodeBodyTooSlow       = "body_too_slow"
 	CodeUnauthorized      = "unauthorized"
 	CodeClassNotPermitted = "class_not_permitted"
 	CodeModelNotFound     = "model_not_found"
@@ -77,6 +78,7 @@ var table = []Row{
 	{CodeRouteNotFound, http.StatusNotFound, typeRequest, false, "the path is not one that the gateway serves"},
 	{CodeMethodNotAllowed, http.StatusMethodNotAllowed, typeRequest, false, "the path exists, the method does not"},
 	{CodeBodyTooLarge, http.StatusRequestEntityTooLarge, typeRequest, false, "the body is larger than the limit, which the message gives"},
+	{CodeBodyTooSlow, http.StatusBadRequest, typeRequest, false, "the body did not arrive within the time limit, which the message gives"},
 	{CodeExceedsCapacity, http.StatusRequestEntityTooLarge, typeRequest, false, "the request could never fit, however idle the pool; the message gives both numbers"},
 	{CodeQueueFull, http.StatusTooManyRequests, typeRate, true, "the class's queue is full, or its predicted wait is past the limit"},
 	{CodeTenantQueueFull, http.StatusTooManyRequests, typeRate, true, "the tenant's share of the class's queue is full"},
@@ -126,6 +128,11 @@ func MissingField(param, allowed string) *Error {
 // BodyTooLarge names the limit in bytes.
 func BodyTooLarge(limit int64) *Error {
 	return NewError(CodeBodyTooLarge, "the body is larger than %d bytes", limit)
+}
+
+// BodyTooSlow names the time limit.
+func BodyTooSlow(limit time.Duration) *Error {
+	return NewError(CodeBodyTooSlow, "the body did not arrive within %v", limit)
 }
 
 // Unauthorized says the same of a missing and of an unknown key.

@@ -1,0 +1,86 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"headgate/admission"
+	"headgate/relay"
+)
+
+// Admin returns the handler of the admin listener: health, metrics, and what
+// every pool, class and queue is doing. It asks for no credential, so it belongs
+// on an address that clients do not reach.
+func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := g.Ready(); err != nil {
+			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /debug/admission", g.debugAdmission)
+	mux.HandleFunc("GET /debug/engines", g.debugEngines)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// PoolView is one pool on /debug/admission?format=json.
+type PoolView struct {
+	Pool  string              `json:"pool"`
+	Ready string              `json:"not_ready,omitempty"`
+	State *admission.Snapshot `json:"state,omitempty"`
+}
+
+// debugAdmission prints every pool's whole state, and for every queue head what
+// it waits for.
+func (g *Gateway) debugAdmission(w http.ResponseWriter, r *http.Request) {
+	views := make([]PoolView, len(g.cfg.Pools))
+	for i, p := range g.cfg.Pools {
+		views[i] = PoolView{Pool: p.Name(), State: p.Snapshot()}
+		if err := p.Ready(); err != nil {
+			views[i].Ready = err.Error()
+		}
+	}
+	if r.URL.Query().Get("format") == "json" {
+		writeJSON(w, views)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	for _, v := range views {
+		fmt.Fprintf(w, "pool %s", v.Pool)
+		if v.Ready != "" {
+			fmt.Fprintf(w, " (not ready: %s)", v.Ready)
+		}
+		fmt.Fprintln(w)
+		if v.State != nil {
+			fmt.Fprint(w, v.State)
+		}
+	}
+}
+
+func (g *Gateway) debugEngines(w http.ResponseWriter, _ *http.Request) {
+	views := map[string][]relay.EngineView{}
+	for _, p := range g.cfg.Pools {
+		views[p.Name()] = p.Engines()
+	}
+	writeJSON(w, views)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(v) // a reader that has gone needs no answer
+}

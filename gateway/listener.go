@@ -1,0 +1,48 @@
+package gateway
+
+import (
+	"net"
+	"sync"
+)
+
+// limit bounds the connections that a listener has open; the next ones wait in
+// the kernel to be accepted.
+func limit(l net.Listener, n int) net.Listener {
+	return &limited{Listener: l, places: make(chan struct{}, n), closed: make(chan struct{})}
+}
+
+type limited struct {
+	net.Listener
+	places chan struct{}
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	select {
+	case l.places <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.places
+		return nil, err
+	}
+	return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
+}
+
+func (l *limited) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+type limitedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *limitedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}

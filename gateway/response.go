@@ -1,0 +1,125 @@
+package gateway
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"headgate/relay"
+	"headgate/wire"
+	"headgate/wire/sse"
+)
+
+// response is one answer to a client. It is the relay's Sink.
+type response struct {
+	out     http.ResponseWriter
+	control *http.ResponseController
+	header  http.Header
+	stall   time.Duration
+	id      string
+	arrived time.Time
+
+	class   string
+	stream  bool
+	started bool
+	scratch []byte
+}
+
+// Headers that every answer has, as far as they are known.
+const (
+	headerID       = "Headgate-Request-Id"
+	headerClass    = "Headgate-Class"
+	headerDecision = "Headgate-Decision"
+	headerQueue    = "Headgate-Queue-Ms"
+	headerLoan     = "Headgate-Loan"
+)
+
+func newResponse(out http.ResponseWriter, stall time.Duration) *response {
+	w := &response{
+		out: out, control: http.NewResponseController(out), header: out.Header(), stall: stall, id: newID(), arrived: time.Now(),
+	}
+	w.header.Set(headerID, w.id)
+	// The name that OpenAI's SDKs show.
+	w.header.Set("X-Request-Id", w.id)
+	return w
+}
+
+// Admitted implements relay.Sink.
+func (w *response) Admitted(d relay.Decision) {
+	decision := "admitted"
+	if d.Queued {
+		decision = "queued"
+	}
+	w.header.Set(headerClass, w.class)
+	w.header.Set(headerDecision, decision)
+	w.header.Set(headerQueue, strconv.FormatInt(d.Wait.Milliseconds(), 10))
+	w.header.Set(headerLoan, strconv.FormatBool(d.Loan))
+}
+
+// begin sends the header of a stream.
+func (w *response) begin() {
+	if w.started {
+		return
+	}
+	w.started = true
+	w.header.Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.header.Set("Cache-Control", "no-cache")
+	// nginx and others collect a response into blocks unless told not to.
+	w.header.Set("X-Accel-Buffering", "no")
+	w.out.WriteHeader(http.StatusOK)
+}
+
+// Event implements relay.Sink.
+func (w *response) Event(raw []byte) error {
+	w.begin()
+	return w.write(raw)
+}
+
+// KeepAlive implements relay.Sink.
+func (w *response) KeepAlive() error {
+	w.begin()
+	w.scratch = sse.AppendComment(w.scratch[:0], "keep-alive")
+	return w.write(w.scratch)
+}
+
+// write sends bytes and flushes them; a client that does not take them in time
+// is as good as gone.
+func (w *response) write(b []byte) error {
+	// A writer that can't set deadlines (a test's recorder) writes without one.
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
+	if _, err := w.out.Write(b); err != nil {
+		return err
+	}
+	return w.control.Flush()
+}
+
+// Answer implements relay.Sink.
+func (w *response) Answer(body []byte) error {
+	w.started = true
+	w.header.Set("Content-Type", "application/json")
+	w.header.Set("Content-Length", strconv.Itoa(len(body)))
+	return w.write(body)
+}
+
+// Started implements relay.Sink.
+func (w *response) Started() bool { return w.started }
+
+// fail tells the client an error: in the place of an answer if nothing has been
+// sent, else as the stream's last event. A whole answer that has begun can only
+// be cut.
+func (w *response) fail(err *wire.Error) {
+	if !w.started {
+		if w.class != "" {
+			w.header.Set(headerClass, w.class)
+		}
+		if w.header.Get(headerDecision) == "" {
+			w.header.Set(headerDecision, "rejected")
+		}
+		_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
+		err.Write(w.out)
+		return
+	}
+	if w.stream && err.Code != wire.CodeClientClosed {
+		_ = w.write(err.AppendEvent(nil)) // nobody is left to tell
+	}
+}

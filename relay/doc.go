@@ -1,0 +1,117 @@
+// Package relay carries one request through a pool: it offers it to admission,
+// waits, dispatches it to the engine that admission names, passes on what the
+// engine streams, and reports how the attempt ended. It is the shell around
+// admission.Core: it owns the clock, the lock, the goroutines and the I/O, and
+// it decides nothing. Whether an attempt is repeated, who waits and who gives
+// way are effects of the core, so that a simulator that runs the core proves
+// what the gateway does.
+//
+// # Order
+//
+// One mutex a pool guards its core and the records of its requests. The clock is
+// read and effects are delivered under it: an effect sets fields of a request's
+// record and wakes its goroutine, which does the I/O. Delivering after unlock
+// would let a Reclaim overtake its Admit. A request that finds both together
+// dispatches nothing.
+//
+// # The end of an attempt
+//
+// Only an answer that the engine ended itself frees its capacity at once. After
+// anything else (the client left, the engine fell silent, a loan was ended) the
+// attempt is aborted, and its hold stays a ghost until the engine confirms the
+// release. The client does not wait for that.
+package relay
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"headgate/admission"
+	"headgate/engine"
+	"headgate/journal"
+	"headgate/wire"
+)
+
+// Call is one request of one verified caller.
+type Call struct {
+	ID        string // Headgate-Request-Id
+	Request   *wire.Request
+	Class     string
+	Tenant    string
+	Principal string
+	Arrived   time.Time
+}
+
+// Decision is what admission said about a call that may run.
+type Decision struct {
+	Queued bool          // it had to wait
+	Wait   time.Duration // from its arrival to its admission
+	Loan   bool          // it runs on capacity that its class borrows
+}
+
+// Sink receives an answer. Its methods are called by one goroutine at a time.
+// An error means that the client is gone or does not read.
+type Sink interface {
+	// Admitted comes before anything else, and again when the call runs again.
+	Admitted(Decision)
+	// Event passes on one event of a stream, to be flushed at once.
+	Event(raw []byte) error
+	// KeepAlive shows the client of a stream that its answer is still coming.
+	KeepAlive() error
+	// Answer passes on a whole answer.
+	Answer(body []byte) error
+	// Started tells whether anything has been sent to the client.
+	Started() bool
+}
+
+// Config of a pool.
+type Config struct {
+	Name    string
+	Models  []string // names it answers to; empty: those its engines report
+	Engines []Engine
+	Classes []string
+	// Resolve makes the table for the engines as they are known now, an unknown
+	// one closed. An error says why there can't be one yet.
+	Resolve func([]admission.EngineSpec) (*admission.Table, error)
+	// Capacity bounds the requests in the pool at a time, waiting and running.
+	Capacity int
+	// IdleTimeout is how long an engine may be silent.
+	IdleTimeout time.Duration
+	// Keepalive is after how much silence a stream gets a comment; 0 is never.
+	Keepalive time.Duration
+	// MaxAnswer bounds an answer that is assembled, in bytes.
+	MaxAnswer int
+	// Start is the moment that the journal and admission count from.
+	Start   time.Time
+	Journal *journal.Writer // nil: none
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Engine is one engine of a pool.
+type Engine struct {
+	Name    string
+	Adapter engine.Adapter
+	// ObserveEvery is how often its load is read.
+	ObserveEvery time.Duration
+	// Priority by class is sent to an engine that orders by it.
+	Priority []int
+	Boundary int64
+}
+
+const (
+	// confirmTimeout is how long the relay asks for the confirmation of a
+	// release. The core keeps the hold for as long as it thinks right.
+	confirmTimeout = 2 * time.Minute
+	// downAfter is how long an engine may fail to answer in time before it is
+	// taken for down.
+	downAfter = 15 * time.Second
+)
+
+// Causes of a cancelled attempt.
+var (
+	errIdle      = errors.New("the engine was silent for too long")
+	errReclaimed = errors.New("the loan was ended")
+	errShutdown  = errors.New("the gateway is shutting down")
+)

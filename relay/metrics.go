@@ -1,0 +1,172 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"headgate/admission"
+)
+
+// Metrics are what all pools count. Label values are configured names and the
+// causes of package admission, so the number of series has a bound.
+type Metrics struct {
+	decision *prometheus.HistogramVec
+	wait     *prometheus.HistogramVec
+	ttft     *prometheus.HistogramVec
+	duration *prometheus.HistogramVec
+	requests *prometheus.CounterVec
+	recalls  *prometheus.HistogramVec
+}
+
+// secondsBuckets spans from a millisecond to ten minutes.
+var secondsBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+
+// NewMetrics registers the metrics of all pools.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "headgate_decision_seconds",
+			Help: "Time to decide about one request, apart from any wait. Moves with lock contention and the number of classes that wait.",
+			// From a quarter of a microsecond: a decision is expected to be below one.
+			Buckets: prometheus.ExponentialBuckets(250e-9, 2, 16),
+		}, []string{"pool"}),
+		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "headgate_queue_wait_seconds", Help: "From a request's arrival to its admission.", Buckets: secondsBuckets,
+		}, []string{"pool", "class"}),
+		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "headgate_time_to_first_token_seconds", Help: "From a request's arrival to the engine's first output token.", Buckets: secondsBuckets,
+		}, []string{"pool", "class"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "headgate_request_duration_seconds", Help: "From a request's arrival to its end, whatever that was.", Buckets: secondsBuckets,
+		}, []string{"pool", "class"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "headgate_requests_total",
+			Help: "Requests that have ended, by how: finished, a cause of failure, or the cause of a refusal.",
+		}, []string{"pool", "class", "outcome"}),
+		recalls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "headgate_recall_seconds",
+			Help: "From the opening of a recall to one of its events: recall_granted, recall_served (the request it was opened for was admitted), recall_settled (the last loan has ended).", Buckets: secondsBuckets,
+		}, []string{"pool", "class", "event"}),
+	}
+	r.MustRegister(m.decision, m.wait, m.ttft, m.duration, m.requests, m.recalls)
+	return m
+}
+
+func (m *Metrics) decided(pool string, d time.Duration) {
+	m.decision.WithLabelValues(pool).Observe(d.Seconds())
+}
+
+func (m *Metrics) waited(pool, class string, t admission.Time) {
+	m.wait.WithLabelValues(pool, class).Observe(time.Duration(t).Seconds())
+}
+
+func (m *Metrics) first(pool, class string, d time.Duration) {
+	m.ttft.WithLabelValues(pool, class).Observe(d.Seconds())
+}
+
+func (m *Metrics) finished(pool, class, outcome string, d time.Duration) {
+	m.duration.WithLabelValues(pool, class).Observe(d.Seconds())
+	m.requests.WithLabelValues(pool, class, outcome).Inc()
+}
+
+func (m *Metrics) refused(pool, class, cause string) {
+	m.requests.WithLabelValues(pool, class, "rejected_"+cause).Inc()
+}
+
+func (m *Metrics) recall(pool, class, event string, t admission.Time) {
+	if event != "recall_opened" {
+		m.recalls.WithLabelValues(pool, class, event).Observe(time.Duration(t).Seconds())
+	}
+}
+
+var (
+	poolDesc = func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("headgate_"+name, help, append([]string{"pool"}, labels...), nil)
+	}
+	descEnvelope = poolDesc("envelope", "What the pool's engines hold together; moves when an engine comes or goes.", "resource")
+	descUsed     = poolDesc("class_used", "What the class's reservations hold now.", "class", "resource")
+	descHold     = poolDesc("class_hold", "What the class keeps out of the others' reach: its floor while lending is closed, less while it lends.", "class", "resource")
+	descFloor    = poolDesc("class_floor", "The class's floor.", "class", "resource")
+	descQueue    = poolDesc("class_queue", "Requests of the class that wait.", "class")
+	descLoans    = poolDesc("class_loans", "Holds of the class that are loans now.", "class")
+	descLending  = poolDesc("class_lending_open", "1 while the class lends what it does not use.", "class")
+	descForeign  = poolDesc("engine_foreign", "What the engine runs that was not sent from here, by its gauges and the ledger.", "engine", "resource")
+	descEngine   = poolDesc("engine_ready", "1 while the engine takes work.", "engine")
+	descGhosts   = poolDesc("ghosts", "Holds whose attempt is over and whose release is not confirmed.")
+
+	descOffered  = poolDesc("offered_total", "Requests offered to admission.", "class")
+	descAdmitted = poolDesc("admitted_total", "Admissions; one request may have several.", "class")
+	descLent     = poolDesc("loans_total", "Admissions by which the class borrowed.", "class")
+	descRecalls  = poolDesc("recalls_total", "Recalls opened for the class.", "class")
+	descReclaims = poolDesc("reclaims_total", "Loans of the class that were ended by force.", "class")
+	descRequeued = poolDesc("requeued_total", "Attempts of the class that were repeated.", "class")
+	descLost     = poolDesc("ghosts_total", "Holds of the class that were freed without a confirmation.", "class")
+	descTokens   = poolDesc("kv_tokens_total", "KV tokens of the class's holds: reserved at admission; consumed, refunded (reserved and not used) and overrun (used beyond) when they ended.", "class", "account")
+)
+
+// Describe implements prometheus.Collector.
+func (p *Pool) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descEnvelope, descUsed, descHold, descFloor, descQueue, descLoans, descLending, descForeign, descEngine, descGhosts,
+		descOffered, descAdmitted, descLent, descRecalls, descReclaims, descRequeued, descLost, descTokens,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector: the core's own numbers, read when
+// somebody asks.
+func (p *Pool) Collect(ch chan<- prometheus.Metric) {
+	name := p.cfg.Name
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{name}, labels...)...)
+	}
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{name}, labels...)...)
+	}
+	amount := func(d *prometheus.Desc, v admission.AmountView, labels ...string) {
+		gauge(d, float64(v.Slots), append(labels, admission.Slots.String())...)
+		gauge(d, float64(v.KV), append(labels, admission.KV.String())...)
+	}
+	flag := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	for _, e := range p.Engines() {
+		gauge(descEngine, flag(e.State == admission.Ready.String()), e.Name)
+	}
+	s := p.Snapshot()
+	if s == nil {
+		return
+	}
+	amount(descEnvelope, s.Envelope)
+	gauge(descGhosts, float64(s.Ghosts))
+	for i := range s.Engines {
+		amount(descForeign, s.Engines[i].Foreign, s.Engines[i].Name)
+	}
+	for i := range s.Classes {
+		c := &s.Classes[i]
+		amount(descUsed, c.Used, c.Name)
+		amount(descHold, c.Hold, c.Name)
+		amount(descFloor, c.Floor, c.Name)
+		gauge(descQueue, float64(c.Queue), c.Name)
+		gauge(descLoans, float64(c.Loans), c.Name)
+		gauge(descLending, flag(c.Lending), c.Name)
+		counter(descOffered, float64(c.Counts.Offered), c.Name)
+		counter(descAdmitted, float64(c.Counts.Admitted), c.Name)
+		counter(descLent, float64(c.Counts.Loans), c.Name)
+		counter(descRecalls, float64(c.Counts.Recalls), c.Name)
+		counter(descReclaims, float64(c.Counts.Reclaims), c.Name)
+		counter(descRequeued, float64(c.Counts.Requeued), c.Name)
+		counter(descLost, float64(c.Counts.Ghosts), c.Name)
+		for account, n := range map[string]int64{
+			"reserved": c.Counts.ReservedTokens, "consumed": c.Counts.ConsumedTokens,
+			"refunded": c.Counts.RefundedTokens, "overrun": c.Counts.OverrunTokens,
+		} {
+			counter(descTokens, float64(n), c.Name, account)
+		}
+	}
+}

@@ -1,0 +1,416 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"headgate/admission"
+	"headgate/engine"
+	"headgate/journal"
+	"headgate/wire"
+)
+
+// Pool is a running pool.
+type Pool struct {
+	cfg     Config
+	classes map[string]admission.Class
+
+	// kill ends whatever is still running when a drain has taken too long.
+	killCtx context.Context
+	kill    context.CancelCauseFunc
+	tasks   sync.WaitGroup // confirmations in the background
+
+	mu      sync.Mutex
+	core    *admission.Core // nil until there is a table
+	why     error           // why there is none
+	table   *admission.Table
+	fx      []admission.Effect
+	records []*record
+	gens    []uint32
+	free    []uint32
+	tenants map[string]admission.Tenant
+	timer   *time.Timer
+	armed   admission.Time
+	engines []engineState
+	price   *wire.Estimator
+	drain   bool
+	active  int           // calls inside Serve
+	idle    chan struct{} // closed when active falls to 0 while draining
+	recalls map[uint64]admission.Time
+}
+
+// engineState is what the pool knows of an engine.
+type engineState struct {
+	known bool // its capabilities have been read
+	caps  engine.Capabilities
+	last  engine.Observation
+	state admission.State
+	since time.Time // of the first of a row of samples that did not come in time
+}
+
+// record is one request's place in the pool.
+type record struct {
+	id      admission.ID
+	class   admission.Class
+	call    *Call
+	wake    chan struct{}
+	prompt  int32
+	arrived admission.Time
+
+	// Guarded by the pool's mutex.
+	stage     stage
+	admit     admission.Effect
+	end       admission.Effect // the Reject or Done
+	waited    bool
+	reclaimed bool
+	cancel    context.CancelCauseFunc
+	recall    uint64
+}
+
+type stage uint8
+
+const (
+	stageWaiting stage = iota
+	stageAdmitted
+	stageOver
+)
+
+// maxModels bounds what is learned about prompts by model name. Only names that
+// the pool serves get there.
+const maxModels = 64
+
+// New makes a pool. It asks its engines nothing; Run does.
+func New(cfg Config) *Pool {
+	p := &Pool{
+		cfg: cfg, classes: map[string]admission.Class{}, tenants: map[string]admission.Tenant{}, armed: admission.Never,
+		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: map[uint64]admission.Time{},
+		why: fmt.Errorf("pool %s: its engines have not been asked yet", cfg.Name), idle: make(chan struct{}),
+	}
+	p.killCtx, p.kill = context.WithCancelCause(context.Background())
+	for i, name := range cfg.Classes {
+		p.classes[name] = admission.Class(i)
+	}
+	p.records = make([]*record, cfg.Capacity)
+	p.gens = make([]uint32, cfg.Capacity)
+	for i := range p.engines {
+		p.engines[i].state = admission.Down
+	}
+	for slot := cfg.Capacity - 1; slot >= 0; slot-- {
+		p.free = append(p.free, uint32(slot))
+	}
+	p.timer = time.AfterFunc(time.Hour, p.tick)
+	p.timer.Stop()
+	return p
+}
+
+// Name returns the pool's configured name.
+func (p *Pool) Name() string { return p.cfg.Name }
+
+// Serves tells whether the pool answers for a model of that name now.
+func (p *Pool) Serves(model string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.servesLocked(model)
+}
+
+func (p *Pool) servesLocked(model string) bool {
+	if len(p.cfg.Models) > 0 {
+		return slices.Contains(p.cfg.Models, model)
+	}
+	for i := range p.engines {
+		for _, m := range p.engines[i].caps.Models {
+			if m.ID == model {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Classes returns the names of the pool's classes, by rank.
+func (p *Pool) Classes() []string { return p.cfg.Classes }
+
+// HasClass tells whether the pool serves a class of that name.
+func (p *Pool) HasClass(name string) bool { _, ok := p.classes[name]; return ok }
+
+func (p *Pool) now() admission.Time { return admission.Time(time.Since(p.cfg.Start)) }
+
+func (p *Pool) tick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed = admission.Never
+	if p.core != nil {
+		p.stepLocked(&admission.Event{Kind: admission.Tick})
+	}
+}
+
+func (p *Pool) step(ev *admission.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stepLocked(ev)
+}
+
+// stepLocked applies one event and delivers what comes of it.
+func (p *Pool) stepLocked(ev *admission.Event) {
+	now := p.now()
+	p.fx = p.core.Step(now, ev, p.fx[:0])
+	for i := range p.fx {
+		p.deliverLocked(now, &p.fx[i])
+	}
+	// A timer that fires early is harmless, so it is only ever moved forward.
+	if at, ok := p.core.Next(); ok && at < p.armed {
+		p.armed = at
+		p.timer.Reset(time.Duration(at - now))
+	}
+}
+
+func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
+	if e.Op == admission.Stage {
+		p.stageLocked(now, e)
+		return
+	}
+	if e.Op == admission.Drained {
+		p.cfg.Log.Info("pool drained", "pool", p.cfg.Name)
+		return
+	}
+	r := p.records[e.ID.Slot()]
+	line := journal.Event{Mono: int64(now), Request: r.call.ID, Revision: e.Rev}
+	switch e.Op {
+	case admission.Queued:
+		r.stage, r.waited, r.reclaimed = stageWaiting, true, false
+		line.Kind = journal.Queued
+		// A request that was just offered is told by its own goroutine's look at
+		// the record; one that runs again too.
+	case admission.Admit:
+		r.stage, r.admit = stageAdmitted, *e
+		line.Kind, line.Engine, line.Hold, line.Loan = journal.Admitted, p.cfg.Engines[e.Engine].Name, uint64(e.Hold), e.Loan
+		line.ReservedTokens, line.MaxTokens, line.QueueNS = e.Tokens, e.Limit, int64(now-r.arrived)
+		p.cfg.Metrics.waited(p.cfg.Name, r.call.Class, now-r.arrived)
+	case admission.Reclaim:
+		r.reclaimed = true
+		if r.cancel != nil {
+			r.cancel(errReclaimed)
+		}
+		return
+	case admission.Reject, admission.Done:
+		r.stage, r.end = stageOver, *e
+		p.records[e.ID.Slot()] = nil
+		p.free = append(p.free, e.ID.Slot())
+		if e.Op == admission.Done {
+			r.signal()
+			return
+		}
+		line.Kind, line.Cause, line.QueueNS = journal.Rejected, e.Cause.String(), int64(now-r.arrived)
+	}
+	p.logLocked(r, &line)
+	r.signal()
+}
+
+func (r *record) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stageLocked writes down what became of recalls, lending and ghosts.
+func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
+	line := journal.Event{Mono: int64(now), Pool: p.cfg.Name, Class: p.cfg.Classes[e.Class], Revision: e.Rev}
+	if r := p.records[e.For.Slot()]; e.For != 0 && r != nil && r.id == e.For {
+		line.For = r.call.ID
+		if e.Cause == admission.CauseRecallOpened {
+			r.recall = e.Seq
+		}
+	}
+	opened, known := p.recalls[e.Seq]
+	switch e.Cause {
+	case admission.CauseRecallOpened:
+		line.Kind, line.Recall = journal.RecallOpened, e.Seq
+		p.recalls[e.Seq] = now
+		opened, known = now, true
+	case admission.CauseRecallGranted:
+		line.Kind, line.Recall = journal.RecallGranted, e.Seq
+	case admission.CauseRecallServed:
+		line.Kind, line.Recall = journal.RecallServed, e.Seq
+	case admission.CauseRecallSettled:
+		line.Kind, line.Recall = journal.RecallSettled, e.Seq
+		delete(p.recalls, e.Seq)
+	case admission.CauseLendingClosed:
+		line.Kind = journal.LendingClosed
+	case admission.CauseLendingOpened:
+		line.Kind = journal.LendingOpened
+	case admission.CauseGhost:
+		line.Kind, line.Hold, line.Engine = journal.Ghost, uint64(e.Hold), p.cfg.Engines[e.Engine].Name
+		p.cfg.Log.Warn("the engine never confirmed a release", "pool", p.cfg.Name, "engine", line.Engine, "class", line.Class, "kv_tokens", e.Tokens)
+	}
+	if known && line.Recall != 0 {
+		p.cfg.Metrics.recall(p.cfg.Name, line.Class, string(line.Kind), now-opened)
+	}
+	p.journal(&line)
+}
+
+func (p *Pool) journal(e *journal.Event) {
+	if p.cfg.Journal != nil {
+		p.cfg.Journal.Append(e)
+	}
+}
+
+// logLocked completes a line about a request.
+func (p *Pool) logLocked(r *record, e *journal.Event) {
+	if p.cfg.Journal == nil {
+		return
+	}
+	e.Pool, e.Class, e.Tenant, e.Principal = p.cfg.Name, r.call.Class, r.call.Tenant, r.call.Principal
+	e.Request, e.API, e.Stream = r.call.ID, r.call.Request.API.String(), r.call.Request.Stream
+	e.Recall = r.recall
+	if e.PromptTokens == 0 {
+		e.PromptTokens = int64(r.prompt)
+	}
+	p.cfg.Journal.Append(e)
+}
+
+// Snapshot returns the core's state, nil while there is none.
+func (p *Pool) Snapshot() *admission.Snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.core == nil {
+		return nil
+	}
+	return p.core.Snapshot()
+}
+
+// Ready returns nil if the pool can take a request now or soon, and why not
+// otherwise.
+func (p *Pool) Ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.drain:
+		return fmt.Errorf("pool %s: draining", p.cfg.Name)
+	case p.core == nil:
+		return p.why
+	}
+	for i := range p.engines {
+		if p.engines[i].state == admission.Ready {
+			return nil
+		}
+	}
+	return fmt.Errorf("pool %s: no engine is ready", p.cfg.Name)
+}
+
+// Model is one model that the pool serves.
+type Model struct {
+	ID string
+	// MaxContext in tokens that every engine of the pool takes; 0 if none says.
+	MaxContext int
+}
+
+// Models returns the models that the pool answers for now.
+func (p *Pool) Models() []Model {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var models []Model
+	add := func(id string, context int) {
+		i := slices.IndexFunc(models, func(m Model) bool { return m.ID == id })
+		if i < 0 {
+			models = append(models, Model{ID: id})
+			i = len(models) - 1
+		}
+		// The tightest engine decides; one that does not say does not.
+		if m := &models[i]; context > 0 && (m.MaxContext == 0 || context < m.MaxContext) {
+			m.MaxContext = context
+		}
+	}
+	for i := range p.engines {
+		caps := &p.engines[i].caps
+		if !p.engines[i].known {
+			continue
+		}
+		if len(p.cfg.Models) == 0 {
+			for _, m := range caps.Models {
+				add(m.ID, contextOf(caps, m.ID))
+			}
+			continue
+		}
+		for _, name := range p.cfg.Models {
+			add(name, contextOf(caps, upstreamModel(caps, name)))
+		}
+	}
+	return models
+}
+
+func contextOf(caps *engine.Capabilities, id string) int {
+	for _, m := range caps.Models {
+		if m.ID == id && m.MaxContext > 0 {
+			return m.MaxContext
+		}
+	}
+	return caps.MaxContext
+}
+
+// upstreamModel is the name by which an engine knows a model of the pool: the
+// same if it lists it, else its first.
+func upstreamModel(caps *engine.Capabilities, name string) string {
+	for _, m := range caps.Models {
+		if m.ID == name {
+			return name
+		}
+	}
+	if len(caps.Models) > 0 {
+		return caps.Models[0].ID
+	}
+	return name
+}
+
+// Drain refuses what comes and what waits, and lets what runs finish until ctx
+// ends; then it ends that too. It returns how many calls had to be ended.
+func (p *Pool) Drain(ctx context.Context) int {
+	p.mu.Lock()
+	p.drain = true
+	if p.core != nil {
+		t := *p.table
+		t.Rev++
+		t.Drain = true
+		p.table = &t
+		p.stepLocked(&admission.Event{Kind: admission.Apply, Table: &t})
+	}
+	if p.active == 0 {
+		closeOnce(p.idle)
+	}
+	p.mu.Unlock()
+	select {
+	case <-p.idle:
+		p.stop()
+		return 0
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	left := p.active
+	p.mu.Unlock()
+	p.kill(errShutdown)
+	<-p.idle
+	p.stop()
+	return left
+}
+
+// stop ends the confirmations that are still awaited; there is nobody left to
+// give the capacity to.
+func (p *Pool) stop() {
+	p.kill(errShutdown)
+	p.tasks.Wait()
+	p.timer.Stop()
+	for _, e := range p.cfg.Engines {
+		e.Adapter.Close()
+	}
+}
+
+func closeOnce(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+}
