@@ -192,6 +192,7 @@ func TestValidate(t *testing.T) {
 			{Name: "anonymous", Tenant: "t", Hash: mustHash(t, bobKey), Classes: []string{"a"}},
 		},
 		Anonymous: &Anonymous{Tenant: "t", Classes: []string{"a"}, Default: "z"},
+		Tiers:     Tiers{Flex: "no name"},
 	}
 	var got []string
 	c.Validate(func(path string, value any, allowed string) {
@@ -210,8 +211,7 @@ func TestValidate(t *testing.T) {
 		"keys[2].classes[2]: é: " + NameRule,
 		"keys[3].name: anonymous: another name: this one is the anonymous principal's",
 		"anonymous.default: z: one of the classes: a",
-		"service_tiers.flex: : " + NameRule,
-		"service_tiers.priority: : " + NameRule,
+		"service_tiers.flex: no name: " + NameRule,
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -13,7 +13,7 @@ type Config struct {
 	// Anonymous admits callers without a credential, all together as one principal that shares one queue bound; absent: they get 401. With no keys configured every credential is ignored, so that SDKs that insist on sending one work.
 	Anonymous *Anonymous `yaml:"anonymous,omitempty"`
 	// Tiers says which class an OpenAI service_tier stands for.
-	Tiers Tiers `yaml:"service_tiers"`
+	Tiers Tiers `yaml:"service_tiers,omitempty"`
 }
 
 // Key is one API key.
@@ -51,20 +51,20 @@ type Anonymous struct {
 // SetDefaults gives the tenant a name.
 func (a *Anonymous) SetDefaults() { a.Tenant = "anonymous" }
 
-// Tiers maps OpenAI's service tiers to class names.
+// Tiers maps OpenAI's service tiers to class names; without one a tier is
+// ignored.
 type Tiers struct {
-	// Flex is the class for service_tier flex. A class that the key may not use leaves the default.
-	Flex string `yaml:"flex"`
-	// Priority is the class for service_tier priority. A class that the key may not use leaves the default.
-	Priority string `yaml:"priority"`
+	// Flex is the class for service_tier flex; a key that may not use it gets its own default. By default batch, if there is such a class.
+	Flex string `yaml:"flex,omitempty"`
+	// Priority is the class for service_tier priority; a key that may not use it gets its own default. By default interactive, if there is such a class.
+	Priority string `yaml:"priority,omitempty"`
 }
 
-// SetDefaults maps to the classes of the examples; a pool that has no such
-// classes is not affected.
+// SetDefaults maps to the classes of the examples.
 func (t *Tiers) SetDefaults() { *t = Tiers{Flex: "batch", Priority: "interactive"} }
 
-// MaxKeys bounds the table of keys.
-const MaxKeys = 10000
+// MaxKeys bounds the table of keys. Callers by the thousand are not for a file.
+const MaxKeys = 1000
 
 // Validate calls bad for every value that isn't allowed, with its path below
 // the configuration's root.
@@ -105,7 +105,7 @@ func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 	for _, t := range []struct{ path, class string }{
 		{"service_tiers.flex", c.Tiers.Flex}, {"service_tiers.priority", c.Tiers.Priority},
 	} {
-		if !ValidName(t.class) {
+		if t.class != "" && !ValidName(t.class) {
 			bad(t.path, t.class, NameRule)
 		}
 	}

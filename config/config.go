@@ -1,0 +1,177 @@
+package config
+
+import (
+	"time"
+
+	"headgate/identity"
+	"headgate/journal"
+	"headgate/telemetry"
+)
+
+// Config is a whole configuration file, with the defaults filled in.
+type Config struct {
+	// Listen is the address that clients call, host:port. Port 0 picks a free one.
+	Listen string `yaml:"listen"`
+	Admin  Admin  `yaml:"admin"`
+	Limits Limits `yaml:"limits"`
+
+	Log      telemetry.Config `yaml:"log"`
+	Journal  journal.Config   `yaml:"journal"`
+	Identity identity.Config  `yaml:",inline"`
+
+	// Pools are the engines behind the gateway and how they are shared.
+	Pools []Pool `yaml:"pools"`
+
+	src *source
+}
+
+// SetDefaults listens on the loopback only: who opens the gateway to a network
+// says so.
+func (c *Config) SetDefaults() { c.Listen = "127.0.0.1:8080" }
+
+// Admin is the listener for operators.
+type Admin struct {
+	// Listen is the address of /healthz, /readyz, /metrics and /debug, host:port. It asks for no key: keep it off networks that clients reach.
+	Listen string `yaml:"listen"`
+}
+
+// SetDefaults listens on the loopback only.
+func (a *Admin) SetDefaults() { a.Listen = "127.0.0.1:9090" }
+
+// Limits bound what one client can take of the gateway. A value of 0 is not
+// "no limit" unless that is said.
+type Limits struct {
+	// BodyBytes is the largest request body. Raise it for prompts with images.
+	BodyBytes Bytes `yaml:"body_bytes"`
+	// HeaderBytes is the largest request header.
+	HeaderBytes Bytes `yaml:"header_bytes"`
+	// HeaderTimeout is how long a client may take to send a header.
+	HeaderTimeout time.Duration `yaml:"header_timeout"`
+	// BodyTimeout is how long a client may take to send a body. Raise it for large bodies over slow links.
+	BodyTimeout time.Duration `yaml:"body_timeout"`
+	// IdleTimeout is how long an engine may be silent between two tokens of a running answer before it counts as failed. It does not limit a whole answer. Raise it above the longest prefill of the slowest engine.
+	IdleTimeout time.Duration `yaml:"idle_timeout"`
+	// ClientStallTimeout is how long a client may leave a stream unread before its request ends and frees its capacity.
+	ClientStallTimeout time.Duration `yaml:"client_stall_timeout"`
+	// Keepalive is the time after which a silent stream gets a comment, so that it does not look dead to the client or to proxies on the way. 0 sends none.
+	Keepalive time.Duration `yaml:"keepalive"`
+	// MaxConnections is how many client connections may be open at once; the next ones wait to be accepted. Each needs a file descriptor, and a running request a second one.
+	MaxConnections int `yaml:"max_connections"`
+	// DrainTimeout is how long running requests may take to finish when the process is told to stop.
+	DrainTimeout time.Duration `yaml:"drain_timeout"`
+}
+
+// SetDefaults suits interactive chat on engines that prefill in seconds.
+func (l *Limits) SetDefaults() {
+	*l = Limits{
+		BodyBytes: 16 * mib, HeaderBytes: 64 * kib,
+		HeaderTimeout: 10 * time.Second, BodyTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		ClientStallTimeout: 30 * time.Second, Keepalive: 10 * time.Second,
+		MaxConnections: 8192, DrainTimeout: time.Minute,
+	}
+}
+
+// Pool is engines that serve the same models, with one envelope: what they
+// hold together, in slots and in KV tokens.
+type Pool struct {
+	// Name of the pool in logs, journal and metrics; unique.
+	Name string `yaml:"name"`
+	// Models are the names the pool answers to; absent: those its engines report.
+	Models []string `yaml:"models,omitempty"`
+	// Engines of the pool, 1 to 64.
+	Engines []Engine `yaml:"engines"`
+	// Boundary is how many requests may be sent to an engine beyond its slots, to wait there: 0 lets none wait inside, where nobody can reorder them. 1 or 2 hides the round trip between the end of one request and the start of the next; only protected demand uses it unless the engine orders by priority.
+	Boundary int `yaml:"boundary"`
+	// Reopen says when a class that was recalled lends again: idle, once it has been idle for its idle_after.
+	Reopen string `yaml:"reopen"`
+	// Classes share the pool, 1 to 64. Their order is their rank: idle capacity that two want goes to the earlier.
+	Classes []Class `yaml:"classes"`
+}
+
+// SetDefaults reopens by idleness.
+func (p *Pool) SetDefaults() { p.Reopen = "idle" }
+
+// Engine is one inference server.
+type Engine struct {
+	// Name of the engine in logs, journal and metrics; unique.
+	Name string `yaml:"name"`
+	// Kind of the server: vllm, llamacpp (llama-server), or openai for any other that speaks its API.
+	Kind string `yaml:"kind"`
+	// URL of the server without /v1, http or https. Requests go to configured URLs only.
+	URL string `yaml:"url"`
+	// APIKeyEnv names the environment variable that holds the key the engine wants, if it wants one.
+	APIKeyEnv string `yaml:"api_key_env,omitempty"`
+	// Slots is how many sequences the engine runs at once (vLLM's --max-num-seqs, llama-server's --parallel); absent: what the engine says. An openai engine does not say, and vLLM only in its development mode.
+	Slots int64 `yaml:"slots,omitempty"`
+	// KVTokens is how many tokens the engine's KV cache holds, shared by all its slots; absent: what the engine says. An openai engine does not say.
+	KVTokens int64 `yaml:"kv_tokens,omitempty"`
+	// BlockSize is the number of tokens by which a sequence's KV grows; absent: what the engine says, or 1.
+	BlockSize int64 `yaml:"block_size,omitempty"`
+	// MaxContext is the longest sequence in tokens, prompt and output; absent: what the engine says, or all its KV tokens.
+	MaxContext int64 `yaml:"max_context,omitempty"`
+	// Priority tells whether the engine runs waiting requests in order of their priority (vLLM's --scheduling-policy priority); absent: what the engine says, or false.
+	Priority *bool `yaml:"priority,omitempty"`
+	// ObserveEvery is how often the engine's load is read, 20ms to 1m. Shorter finds foreign load and confirms releases sooner, and costs the engine a scrape each time.
+	ObserveEvery time.Duration `yaml:"observe_every"`
+}
+
+// SetDefaults samples four times a second.
+func (e *Engine) SetDefaults() { e.ObserveEvery = 250 * time.Millisecond }
+
+// The kinds of Engine.
+const (
+	KindVLLM     = "vllm"
+	KindLlamaCpp = "llamacpp"
+	KindOpenAI   = "openai"
+)
+
+// Class is a service class of a pool.
+type Class struct {
+	// Name of the class, by which keys and the Headgate-Class header call it.
+	Name string `yaml:"name"`
+	// Floor is the capacity protected for the class: it gets that much back whenever it has the demand, however much others have borrowed. Floors of a pool sum to at most its envelope. Without kv_tokens the class gets the same share of the KV as of the slots; without slots, none.
+	Floor Amount `yaml:"floor,omitempty"`
+	// Unlent is the part of the floor that is never lent, so that a first request starts without any recall. Each unlent slot is idle when the class is. Without kv_tokens it gets the same share of the floor's KV as of its slots.
+	Unlent Amount `yaml:"unlent,omitempty"`
+	// Ceiling is the most the class may use, with what it borrows; absent: the whole envelope. Lower it for a class whose requests must not fill every engine.
+	Ceiling Amount `yaml:"ceiling,omitempty"`
+	// Headroom is kept above the class's recent peak while it lends; absent: none. Raise it if bursts keep recalling what was just lent.
+	Headroom Amount `yaml:"headroom,omitempty"`
+	// IdleAfter is how far back a peak of use counts against lending, and how long the class must be idle to lend again after a recall. Raise it for bursty traffic, lower it to lend sooner.
+	IdleAfter time.Duration `yaml:"idle_after"`
+	// Reclaim says how the class gives back what it borrowed: attrition waits for its requests to finish, deadline ends them when the life of the loan is over.
+	Reclaim string `yaml:"reclaim"`
+	// Deadline is the life of a loan, for reclaim: deadline and required there; what runs longer may be ended once it is wanted back.
+	Deadline time.Duration `yaml:"deadline,omitempty"`
+	Queue    Queue         `yaml:"queue"`
+	// Priority is sent to engines that order by priority; lower runs earlier.
+	Priority int32 `yaml:"priority"`
+	// DefaultOutput is how many tokens of output are reserved for a request that declares no limit, until real lengths have been learned.
+	DefaultOutput int32 `yaml:"default_output"`
+	// MaxOutput bounds every request's output and is sent to the engine, in tokens; absent: only the context does.
+	MaxOutput int32 `yaml:"max_output,omitempty"`
+}
+
+// SetDefaults suits an interactive class.
+func (c *Class) SetDefaults() {
+	c.IdleAfter, c.Reclaim, c.DefaultOutput = 2*time.Second, ReclaimAttrition, 512
+}
+
+// The ways of Class.Reclaim.
+const (
+	ReclaimAttrition = "attrition"
+	ReclaimDeadline  = "deadline"
+)
+
+// Queue bounds what waits for a class.
+type Queue struct {
+	// Depth is how many requests of the class may wait; the next is refused with a hint when to return. 0 lets none wait.
+	Depth int `yaml:"depth"`
+	// PerTenant is how many of one tenant's may wait; absent or 0: as many as the depth.
+	PerTenant int `yaml:"per_tenant"`
+	// Wait is how long a request may wait before it is refused. 0 is no limit.
+	Wait time.Duration `yaml:"wait"`
+}
+
+// SetDefaults bounds one tenant to a quarter.
+func (q *Queue) SetDefaults() { *q = Queue{Depth: 256, PerTenant: 64, Wait: 30 * time.Second} }

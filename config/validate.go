@@ -1,0 +1,313 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"headgate/identity"
+)
+
+// Bounds of numbers; the products of what they bound stay within 64 bits.
+const (
+	maxPools    = 64
+	maxEngines  = 64
+	maxClasses  = 64
+	maxSlots    = 1_000_000
+	maxKV       = 1_000_000_000_000
+	maxDuration = 24 * time.Hour
+)
+
+// validate checks every value, then the rules between them.
+func (c *Config) validate(l *list) {
+	c.listeners(l)
+	c.Limits.validate(l.below("limits"))
+	c.Log.Validate(l.below("log"))
+	c.Journal.Validate(l.below("journal"))
+	c.Identity.Validate(l.bad)
+	if n := len(c.Pools); n < 1 || n > maxPools {
+		l.bad("pools", n, fmt.Sprintf("1 to %d pools", maxPools))
+	}
+	pools, engines, models := unique{}, unique{}, unique{}
+	for i := range c.Pools {
+		p, at := &c.Pools[i], fmt.Sprintf("pools[%d]", i)
+		pools.name(l, at+".name", p.Name)
+		p.validate(l, at, engines)
+		for j, m := range p.Models {
+			switch path := fmt.Sprintf("%s.models[%d]", at, j); {
+			case m == "" || len(m) > 256:
+				l.bad(path, m, "a model name of 1 to 256 bytes")
+			default:
+				models.add(l, path, m, "a model that no other pool answers to")
+			}
+		}
+		if len(p.Models) == 0 && len(c.Pools) > 1 {
+			l.warn(at, "models is absent, so which of several pools answers to a model depends on what the engines say")
+		}
+	}
+	c.classesExist(l)
+}
+
+func (c *Config) listeners(l *list) {
+	for _, a := range []struct{ path, addr string }{{"listen", c.Listen}, {"admin.listen", c.Admin.Listen}} {
+		_, port, err := net.SplitHostPort(a.addr)
+		if n, errPort := strconv.ParseUint(port, 10, 16); err != nil || errPort != nil || strconv.FormatUint(n, 10) != port {
+			l.bad(a.path, a.addr, "host:port with a port of 0 to 65535, such as 127.0.0.1:8080")
+		}
+	}
+	if _, port, _ := net.SplitHostPort(c.Listen); c.Listen == c.Admin.Listen && port != "0" {
+		path, other := "admin.listen", "listen"
+		if !l.src.says(path) {
+			path, other = other, path
+		}
+		l.bad(path, c.Listen, "an address of its own: "+other+" has this one")
+	}
+}
+
+func (m *Limits) validate(bad func(path string, value any, allowed string)) {
+	if m.BodyBytes < 1*kib || m.BodyBytes > gib {
+		bad("body_bytes", m.BodyBytes, "1KiB to 1GiB")
+	}
+	if m.HeaderBytes < 1*kib || m.HeaderBytes > mib {
+		bad("header_bytes", m.HeaderBytes, "1KiB to 1MiB")
+	}
+	for _, d := range []struct {
+		path string
+		d    time.Duration
+		zero bool // allowed
+	}{
+		{"header_timeout", m.HeaderTimeout, false}, {"body_timeout", m.BodyTimeout, false}, {"idle_timeout", m.IdleTimeout, false},
+		{"client_stall_timeout", m.ClientStallTimeout, false}, {"keepalive", m.Keepalive, true}, {"drain_timeout", m.DrainTimeout, true},
+	} {
+		duration(bad, d.path, d.d, time.Millisecond, maxDuration, d.zero)
+	}
+	if m.MaxConnections < 1 || m.MaxConnections > 1_000_000 {
+		bad("max_connections", m.MaxConnections, "1 to 1000000")
+	}
+}
+
+func duration(bad func(path string, value any, allowed string), path string, d, least, most time.Duration, zero bool) {
+	if zero && d == 0 || d >= least && d <= most {
+		return
+	}
+	allowed := formatDuration(least) + " to " + formatDuration(most)
+	if zero {
+		allowed = "0, or " + allowed
+	}
+	bad(path, formatDuration(d), allowed)
+}
+
+func (p *Pool) validate(l *list, at string, engines unique) {
+	if n := len(p.Engines); n < 1 || n > maxEngines {
+		l.bad(at+".engines", n, fmt.Sprintf("1 to %d engines", maxEngines))
+	}
+	for i := range p.Engines {
+		path := fmt.Sprintf("%s.engines[%d]", at, i)
+		engines.name(l, path+".name", p.Engines[i].Name)
+		p.Engines[i].validate(l, path)
+	}
+	if p.Boundary < 0 || p.Boundary > 64 {
+		l.bad(at+".boundary", p.Boundary, "0 to 64 requests")
+	}
+	if p.Reopen != "idle" {
+		l.bad(at+".reopen", p.Reopen, "idle")
+	}
+	if n := len(p.Classes); n < 1 || n > maxClasses {
+		l.bad(at+".classes", n, fmt.Sprintf("1 to %d classes", maxClasses))
+	}
+	classes := unique{}
+	errors := Errors(l.problems)
+	for i := range p.Classes {
+		path := fmt.Sprintf("%s.classes[%d]", at, i)
+		classes.name(l, path+".name", p.Classes[i].Name)
+		p.Classes[i].validate(l, path)
+	}
+	if Errors(l.problems) == errors && len(p.Classes) <= maxClasses {
+		p.check(at, p.Envelope(), l)
+	}
+}
+
+func (e *Engine) validate(l *list, at string) {
+	kinds := []string{KindVLLM, KindLlamaCpp, KindOpenAI}
+	if !slices.Contains(kinds, e.Kind) {
+		l.bad(at+".kind", e.Kind, strings.Join(kinds, ", "))
+	}
+	e.address(l, at)
+	if s := e.APIKeyEnv; s != "" && !envName(s) {
+		// What stands where a variable's name should may be the key itself.
+		l.bad(at+".api_key_env", identity.Redacted, "the name of an environment variable: letters, digits and '_', beginning with no digit")
+	}
+	for _, n := range []struct {
+		key         string
+		value, most int64
+	}{
+		{"slots", e.Slots, maxSlots}, {"kv_tokens", e.KVTokens, maxKV}, {"block_size", e.BlockSize, 65536}, {"max_context", e.MaxContext, maxKV},
+	} {
+		if n.value < 0 || n.value > n.most {
+			l.bad(at+"."+n.key, n.value, fmt.Sprintf("1 to %d, or absent", n.most))
+		}
+	}
+	if e.Kind == KindOpenAI {
+		for _, n := range []struct {
+			key   string
+			value int64
+		}{{"slots", e.Slots}, {"kv_tokens", e.KVTokens}} {
+			if n.value == 0 {
+				l.bad(at+"."+n.key, "nothing", "a number: an engine of kind openai does not say")
+			}
+		}
+	}
+	if e.Kind == KindVLLM && e.Slots == 0 {
+		l.warn(at, "slots is absent, and vLLM says its --max-num-seqs in development mode only: the start fails if it does not")
+	}
+	if e.KVTokens > 0 && e.BlockSize > e.KVTokens {
+		l.bad(at+".block_size", e.BlockSize, fmt.Sprintf("at most kv_tokens, %d", e.KVTokens))
+	}
+	duration(l.below(at), "observe_every", e.ObserveEvery, 20*time.Millisecond, time.Minute, false)
+}
+
+// address checks the URL. A refused one may hold a password, so it is not
+// repeated.
+func (e *Engine) address(l *list, at string) {
+	const allowed = "an http or https URL of scheme, host and port, and a path if the server has one"
+	u, err := url.Parse(e.URL)
+	switch {
+	case e.URL == "":
+		l.bad(at+".url", "nothing", allowed)
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Opaque != "":
+		l.bad(at+".url", identity.Redacted, allowed)
+	case u.User != nil:
+		l.bad(at+".url", identity.Redacted, "a URL without user and password: name the engine's key by api_key_env")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		l.bad(at+".url", identity.Redacted, "a URL without query and fragment")
+	case strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1"):
+		l.bad(at+".url", e.URL, "the URL without /v1, which is added")
+	}
+}
+
+func envName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return len(s) <= 128
+}
+
+func (c *Class) validate(l *list, at string) {
+	for _, a := range []struct {
+		key string
+		a   Amount
+	}{{"floor", c.Floor}, {"unlent", c.Unlent}, {"ceiling", c.Ceiling}, {"headroom", c.Headroom}} {
+		if a.a.Slots.n > maxSlots*maxEngines {
+			l.bad(at+"."+a.key+".slots", a.a.Slots, fmt.Sprintf("at most %d", maxSlots*maxEngines))
+		}
+		if a.a.KVTokens.n > maxKV {
+			l.bad(at+"."+a.key+".kv_tokens", a.a.KVTokens, fmt.Sprintf("at most %d", maxKV))
+		}
+	}
+	if c.Floor.zero() {
+		l.warn(at, fmt.Sprintf("class %s has no floor: nothing is protected for it, and it runs only on what others leave", show(c.Name)))
+	}
+	duration(l.below(at), "idle_after", c.IdleAfter, time.Millisecond, maxDuration, true)
+	switch c.Reclaim {
+	case ReclaimDeadline:
+		if c.Deadline == 0 {
+			l.bad(at+".deadline", "nothing", "the life of a loan, required for reclaim: deadline")
+		} else {
+			duration(l.below(at), "deadline", c.Deadline, time.Millisecond, maxDuration, false)
+		}
+	case ReclaimAttrition:
+		if c.Deadline != 0 {
+			l.bad(at+".deadline", formatDuration(c.Deadline), "nothing, except for reclaim: deadline")
+		}
+	default:
+		l.bad(at+".reclaim", c.Reclaim, "attrition or deadline")
+	}
+	for _, n := range []struct {
+		key         string
+		value       int64
+		least, most int64
+	}{
+		{"queue.depth", int64(c.Queue.Depth), 0, 100_000}, {"queue.per_tenant", int64(c.Queue.PerTenant), 0, 100_000},
+		{"priority", int64(c.Priority), -1_000_000, 1_000_000},
+		{"default_output", int64(c.DefaultOutput), 1, 10_000_000}, {"max_output", int64(c.MaxOutput), 0, 10_000_000},
+	} {
+		if n.value < n.least || n.value > n.most {
+			l.bad(at+"."+n.key, n.value, fmt.Sprintf("%d to %d", n.least, n.most))
+		}
+	}
+	duration(l.below(at), "queue.wait", c.Queue.Wait, time.Millisecond, maxDuration, true)
+}
+
+// zero tells whether nothing of either resource is meant.
+func (a Amount) zero() bool {
+	return a.Slots.n == 0 && a.Slots.share == 0 && a.KVTokens.n == 0 && a.KVTokens.share == 0
+}
+
+// classesExist checks the names by which keys and tiers call classes, and
+// leaves out the tiers whose default class there is not.
+func (c *Config) classesExist(l *list) {
+	var names []string
+	for _, p := range c.Pools {
+		for _, k := range p.Classes {
+			if !slices.Contains(names, k.Name) {
+				names = append(names, k.Name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return // which is reported, as the pools' fault
+	}
+	allowed := "a class of some pool: " + strings.Join(names, ", ")
+	check := func(at string, classes []string) {
+		for i, name := range classes {
+			if !slices.Contains(names, name) {
+				l.bad(fmt.Sprintf("%s.classes[%d]", at, i), name, allowed)
+			}
+		}
+	}
+	for i, k := range c.Identity.Keys {
+		check(fmt.Sprintf("keys[%d]", i), k.Classes)
+	}
+	if a := c.Identity.Anonymous; a != nil {
+		check("anonymous", a.Classes)
+	}
+	for _, t := range []struct {
+		path  string
+		class *string
+	}{{"service_tiers.flex", &c.Identity.Tiers.Flex}, {"service_tiers.priority", &c.Identity.Tiers.Priority}} {
+		switch {
+		case *t.class == "" || slices.Contains(names, *t.class):
+		case l.src.says(t.path):
+			l.bad(t.path, *t.class, allowed)
+		default:
+			*t.class = "" // the default is for files that have such a class
+		}
+	}
+}
+
+// unique finds what is named twice.
+type unique map[string]string // name to the path of the first
+
+func (u unique) name(l *list, path, name string) {
+	if !identity.ValidName(name) {
+		l.bad(path, name, identity.NameRule)
+		return
+	}
+	u.add(l, path, name, "a name of its own")
+}
+
+func (u unique) add(l *list, path, name, rule string) {
+	if first, taken := u[name]; taken {
+		l.bad(path, name, rule+"; "+first+" has this one")
+		return
+	}
+	u[name] = path
+}
