@@ -105,8 +105,14 @@ var (
 	descTokens   = poolDesc("kv_tokens_total", "KV tokens of the class's holds: reserved at admission; consumed, refunded (reserved and not used) and overrun (used beyond) when they ended.", "class", "account")
 )
 
+// Collector reads the cores' own numbers when somebody asks.
+type Collector struct{ pools []*Pool }
+
+// NewCollector returns a collector of all pools.
+func NewCollector(pools []*Pool) *Collector { return &Collector{pools} }
+
 // Describe implements prometheus.Collector.
-func (p *Pool) Describe(ch chan<- *prometheus.Desc) {
+func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descEnvelope, descUsed, descHold, descFloor, descQueue, descLoans, descLending, descForeign, descEngine, descGhosts,
 		descOffered, descAdmitted, descLent, descRecalls, descReclaims, descRequeued, descLost, descTokens,
@@ -115,9 +121,14 @@ func (p *Pool) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector: the core's own numbers, read when
-// somebody asks.
-func (p *Pool) Collect(ch chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range c.pools {
+		p.collect(ch)
+	}
+}
+
+func (p *Pool) collect(ch chan<- prometheus.Metric) {
 	name := p.cfg.Name
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{name}, labels...)...)

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"headgate/admission"
+	"headgate/config"
+	"headgate/engine"
+	"headgate/engine/adapters"
+	"headgate/journal"
+	"headgate/relay"
+)
+
+// maxRunning bounds the requests that one pool runs at a time, beside those
+// that wait in its queues; no engine of today comes near it.
+const maxRunning = 8192
+
+// buildPools makes the configured pools. They know nothing of their engines
+// until they run.
+func buildPools(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger, j *journal.Writer, start time.Time) ([]*relay.Pool, error) {
+	metrics := relay.NewMetrics(reg)
+	var pools []*relay.Pool
+	for i := range cfg.Pools {
+		c := &cfg.Pools[i]
+		rc := relay.Config{
+			Name: c.Name, Models: c.Models, Capacity: maxRunning,
+			IdleTimeout: cfg.Limits.IdleTimeout, Keepalive: cfg.Limits.Keepalive, MaxAnswer: maxAnswer,
+			Start: start, Journal: j, Log: log, Metrics: metrics,
+			Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) { return table(cfg, i, engines) },
+		}
+		for k := range c.Classes {
+			rc.Classes = append(rc.Classes, c.Classes[k].Name)
+			rc.Capacity += c.Classes[k].Queue.Depth
+		}
+		for k := range c.Engines {
+			e, err := buildEngine(c, &c.Engines[k])
+			if err != nil {
+				return nil, fmt.Errorf("pool %s: engine %s: %w", c.Name, c.Engines[k].Name, err)
+			}
+			rc.Engines = append(rc.Engines, e)
+		}
+		p := relay.New(rc)
+		pools = append(pools, p)
+	}
+	reg.MustRegister(relay.NewCollector(pools))
+	return pools, nil
+}
+
+// maxAnswer bounds an answer that is collected for a client that does not want
+// a stream, in bytes.
+const maxAnswer = 64 << 20
+
+func buildEngine(pool *config.Pool, c *config.Engine) (relay.Engine, error) {
+	var ec engine.Config
+	ec.SetDefaults()
+	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
+	ec.Capabilities = engine.Override{
+		Slots: int(c.Slots), KVTokens: int(c.KVTokens), BlockSize: int(c.BlockSize), MaxContext: int(c.MaxContext), Priority: c.Priority,
+	}
+	a, err := adapters.New(ec.Kind, ec)
+	if err != nil {
+		return relay.Engine{}, err
+	}
+	e := relay.Engine{Name: c.Name, Adapter: a, ObserveEvery: c.ObserveEvery, Boundary: int64(pool.Boundary)}
+	for k := range pool.Classes {
+		e.Priority = append(e.Priority, int(pool.Classes[k].Priority))
+	}
+	return e, nil
+}
+
+// table is the pool's table for the engines as they are.
+func table(cfg *config.Config, pool int, engines []admission.EngineSpec) (*admission.Table, error) {
+	t := &admission.Table{Engines: engines}
+	for i := range engines {
+		e := &engines[i]
+		for _, n := range []struct {
+			field string
+			value int64
+		}{{"slots", e.Slots}, {"kv_tokens", e.KV}} {
+			if !e.Closed && n.value < 1 {
+				return nil, fmt.Errorf("engine %s does not say its %s: set %s in the configuration", e.Name, n.field, n.field)
+			}
+		}
+	}
+	envelope := t.Envelope()
+	shares, problems := cfg.Resolve(pool, config.Envelope{Slots: envelope[admission.Slots], KVTokens: envelope[admission.KV]})
+	if shares == nil {
+		return nil, fmt.Errorf("the engines found do not fit the configuration: %v", problems[0])
+	}
+	for k, s := range shares {
+		c := &cfg.Pools[pool].Classes[k]
+		spec := admission.ClassSpec{
+			Name: c.Name, Floor: amount(s.Floor), Unlent: amount(s.Unlent), Ceiling: amount(s.Ceiling), Headroom: amount(s.Headroom),
+			IdleAfter: c.IdleAfter, Depth: c.Queue.Depth, TenantDepth: c.Queue.PerTenant, MaxWait: c.Queue.Wait,
+			DefaultOut: c.DefaultOutput, MaxOut: c.MaxOutput,
+		}
+		if c.Reclaim == config.ReclaimDeadline {
+			spec.Mode, spec.LoanLife = admission.Deadline, c.Deadline
+		}
+		t.Classes = append(t.Classes, spec)
+	}
+	var wrong error
+	t.Validate(func(path string, value any, allowed string) {
+		if wrong == nil {
+			wrong = fmt.Errorf("%s is %v, must be %s", path, value, allowed)
+		}
+	})
+	return t, wrong
+}
+
+func amount(e config.Envelope) admission.Amount { return admission.Of(e.Slots, e.KVTokens) }
