@@ -139,6 +139,23 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// TestCacheSalt: requests with different salts don't share what is cached.
+func TestCacheSalt(t *testing.T) {
+	cfg := Many(4)
+	cfg.Engine.PrefixCaching = true
+	cfg.PromptTokensDetails = true
+	_, h := serve(t, cfg)
+	for _, c := range []struct {
+		salt   string
+		cached int
+	}{{"", 0}, {"a", 0}, {"a", 32}, {"b", 0}, {"", 32}} {
+		_, body := post(t, h.URL+"/v1/completions", fmt.Sprintf(`{"prompt":%q,"max_tokens":1,"cache_salt":%q}`, strings.Repeat(" mill", 40), c.salt))
+		if got := parse(t, body).Usage.Details.Cached; got != c.cached {
+			t.Errorf("salt %q: %d tokens cached: want %d", c.salt, got, c.cached)
+		}
+	}
+}
+
 // TestSplitCharacter: a character made of several tokens is text only when it
 // is whole, and every event has its token.
 func TestSplitCharacter(t *testing.T) {
