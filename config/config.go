@@ -167,7 +167,7 @@ const (
 type Queue struct {
 	// Depth is how many requests of the class may wait; the next is refused with a hint when to return. 0 lets none wait.
 	Depth int `yaml:"depth"`
-	// PerTenant is how many of one tenant's may wait; absent or 0: as many as the depth.
+	// PerTenant is how many of them may be one tenant's. 0 is as many as the depth.
 	PerTenant int `yaml:"per_tenant"`
 	// Wait is how long a request may wait before it is refused. 0 is no limit.
 	Wait time.Duration `yaml:"wait"`

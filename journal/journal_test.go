@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
 )
 
@@ -407,6 +408,25 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	g := &gate{}
+	w := NewWriter(g, opts(MinBuffer))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.Append(&Event{Kind: Arrived}) // too late
+	want := `# HELP headgate_journal_dropped_total Events that the journal lost, because its buffer was full or its file did not take them. Moves when the disk is slow or full.
+# TYPE headgate_journal_dropped_total counter
+headgate_journal_dropped_total 1
+# HELP headgate_journal_written_total Events that the journal's file took.
+# TYPE headgate_journal_written_total counter
+headgate_journal_written_total 2
+`
+	if err := testutil.CollectAndCompare(w, strings.NewReader(want)); err != nil {
+		t.Error(err)
 	}
 }
 
