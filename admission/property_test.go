@@ -13,15 +13,14 @@ import (
 // of everything from the effects alone: an independent reading of design 4.2,
 // not the core's sums.
 type world struct {
-	t       *rapid.T
-	table   *Table
-	core    *Core
-	twin    *Core // fed the same events
-	now     Time
-	gen     [worldSlots]uint32
-	at      [worldSlots]place
-	holds   map[Hold]*entry
-	foreign []Amount
+	t     *rapid.T
+	table *Table
+	core  *Core
+	twin  *Core // fed the same events
+	now   Time
+	gen   [worldSlots]uint32
+	at    [worldSlots]place
+	holds map[Hold]*entry
 	// used over time by class, for the peak of the recent past.
 	history [][]sample
 	settled map[uint64]bool
