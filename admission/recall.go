@@ -162,11 +162,17 @@ func (c *Core) endLoans(k Class, slot int32) {
 }
 
 // end walks the loans on one engine that are ending or may be ended until they
-// cover short, and reports whether they do. With really it ends them.
+// cover short, and reports whether they do. With really it ends them. A class
+// gives back what it borrowed and no more: once what is left to it is within its
+// floor, the rest of its loans stay.
 func (c *Core) end(e Engine, short Amount, really bool, request ID) bool {
+	var going [MaxClasses]Amount
 	for i := range c.holds {
-		if h := &c.holds[i]; h.engine == e && (h.state == holdEnding || h.state == holdGhost) {
-			short = short.sub(h.amount)
+		if h := &c.holds[i]; h.state == holdEnding || h.state == holdGhost {
+			going[h.class] = going[h.class].add(h.amount)
+			if h.engine == e {
+				short = short.sub(h.amount)
+			}
 		}
 	}
 	for k := range c.classes {
@@ -174,7 +180,8 @@ func (c *Core) end(e Engine, short Amount, really bool, request ID) bool {
 		if cl.spec.Mode != Deadline {
 			continue
 		}
-		for i := cl.loanHead; i != none; i = c.holds[i].next {
+		left := cl.used.sub(going[k])
+		for i := cl.loanHead; i != none && !left.within(cl.spec.Floor); i = c.holds[i].next {
 			if short.within(Amount{}) {
 				return true
 			}
@@ -182,7 +189,7 @@ func (c *Core) end(e Engine, short Amount, really bool, request ID) bool {
 			if h.engine != e || h.state != holdLive || c.now < h.admitted+Time(cl.spec.LoanLife) {
 				continue
 			}
-			short = short.sub(h.amount)
+			short, left = short.sub(h.amount), left.sub(h.amount)
 			if really {
 				h.state = holdEnding
 				cl.counts.Reclaims++
