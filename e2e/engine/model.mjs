@@ -19,8 +19,9 @@ export async function openModel(path, {slots, ctx, batch, threads}) {
   const context = await model.createContext({sequences: slots, contextSize: ctx, batchSize: batch, threads, failedCreationRemedy: false})
   const anything = new TokenBias(model.tokenizer)
   const noEnd = new TokenBias(model.tokenizer)
+  // set() ignores tokens that end the text, so the entry is made beneath it.
   for (const t of [model.tokens.eos, model.tokens.eot]) {
-    if (t != null) noEnd.set(t, never)
+    if (t != null) noEnd._biases.set(t, never)
   }
 
   return {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"testing"
+	"time"
 
 	"headgate/e2e/engine/gguf"
 )
@@ -58,5 +59,15 @@ func TestLlamaServerIsFoundAwaitedAndEnded(t *testing.T) {
 	}
 	if _, err := http.Get(url + "/health"); err == nil {
 		t.Errorf("%s still answers after its test", url)
+	}
+}
+
+func TestEngineEndsWithItsParent(t *testing.T) {
+	e := Start(t, Options{Model: gguf.Tiny})
+	e.stdin.Close() // what the kernel does when this process is killed
+	select {
+	case <-e.exited:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it still runs")
 	}
 }

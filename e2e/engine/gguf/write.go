@@ -19,6 +19,9 @@ const (
 	// logitStd is the deviation of a word's logit: the greedy choice is then well
 	// apart from the next best, and at temperature 1 all words still occur.
 	logitStd = 1.0
+	// selfLogit is added to a word's logit right after that word: without it greedy
+	// answers end up repeating one word for ever.
+	selfLogit = -6.0
 	// silence is the logit of what must never be generated.
 	silence = -30.0
 	// attentionStd is the deviation of an attention score before the softmax:
@@ -123,13 +126,21 @@ func (o Options) metadata(v *vocab) []entry {
 }
 
 // tensors lists the weights, in file order, which is also the order in which
-// the one random stream is consumed.
+// their random stream is consumed.
 //
 // Deviations follow from the norms: a normalized vector has length sqrt(width),
 // so a matrix of deviation d makes outputs of deviation d*sqrt(width).
 func (o Options) tensors(v *vocab) []tensor {
 	s := source(o.Seed)
 	width := float64(o.Width)
+	// Embeddings are needed twice, so each row has a stream of its own.
+	embedding := func(id int, row []float32) {
+		own := source(o.Seed ^ uint64(id+1)<<32)
+		row[0] = 1
+		for i := 1; i < len(row); i++ {
+			row[i] = own.noise(embedStd)
+		}
+	}
 	// After the final norm dimension 0 holds constant, and every other one
 	// deviates by embedStd*constant. History makes the vector longer; taken into
 	// account at half its gain, since attention averages.
@@ -142,22 +153,20 @@ func (o Options) tensors(v *vocab) []tensor {
 		// log-normal; the end's share has to be 1/Mean.
 		end = math.Log(float64(v.words()) * math.Exp(logitStd*logitStd/2) / (o.Mean - 1))
 	}
+	away := round(selfLogit / (embedStd * embedStd * (width - 1) * constant))
 	endBias, silenceBias := round(end/constant), round(silence/constant)
 
 	list := make([]tensor, 0, 3+9*o.Layers)
 	list = append(list,
-		half("token_embd.weight", o.Width, len(v.pieces), func(_ int, row []float32) {
-			row[0] = 1
-			for i := 1; i < len(row); i++ {
-				row[i] = s.noise(embedStd)
-			}
-		}),
+		half("token_embd.weight", o.Width, len(v.pieces), embedding),
 		ones("output_norm.weight", o.Width),
 		half("output.weight", o.Width, len(v.pieces), func(id int, row []float32) {
 			switch {
 			case v.word[id]:
+				embedding(id, row)
+				row[0] = 0
 				for i := 1; i < len(row); i++ {
-					row[i] = s.noise(wordStd)
+					row[i] = float32(row[i]*away) + s.noise(wordStd)
 				}
 			case id == idEOS:
 				row[0] = endBias

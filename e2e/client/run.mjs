@@ -1,0 +1,89 @@
+// Runs calls through the official OpenAI SDK.
+//
+//   node run.mjs < calls.json
+//
+// Standard input is a JSON list of calls, made all at once:
+//
+//   {baseURL, apiKey, route, body, headers, maxRetries, timeoutMs, abortAfter}
+//
+// route is "chat", "completions" or "models"; body goes to the SDK as it is, with
+// stream for a streamed answer; abortAfter (> 0) drops the stream after so many
+// chunks that carry text. Standard output has one JSON line per event: {index,
+// event: "first"} at a call's first chunk, and {index, event: "done", ...} with
+// what the caller of the SDK would have seen, an error by its class name included.
+
+import OpenAI from 'openai'
+
+async function run(call, onFirst) {
+  const begun = performance.now()
+  const seen = {text: '', chunks: 0, attempts: []}
+  const client = new OpenAI({
+    baseURL: call.baseURL,
+    apiKey: call.apiKey ?? 'none',
+    maxRetries: call.maxRetries ?? 0,
+    timeout: call.timeoutMs ?? 60_000,
+    // The SDK's own retries are invisible from outside, so they are counted here.
+    async fetch(url, init) {
+      const attempt = {atMs: performance.now() - begun, status: 0}
+      seen.attempts.push(attempt)
+      const response = await fetch(url, init)
+      attempt.status = response.status
+      seen.headers = Object.fromEntries(response.headers)
+      return response
+    },
+  })
+  try {
+    await routes[call.route](client, call, seen, () => {
+      seen.firstMs = performance.now() - begun
+      onFirst()
+    })
+  } catch (error) {
+    seen.error = {
+      class: error.constructor.name, message: error.message,
+      status: error.status ?? 0, type: error.type ?? '', code: String(error.code ?? ''), param: error.param ?? '',
+    }
+  }
+  seen.elapsedMs = performance.now() - begun
+  return seen
+}
+
+const routes = {
+  async models(client, call, seen) {
+    seen.models = []
+    for await (const model of client.models.list({headers: call.headers})) seen.models.push(model.id)
+  },
+  chat: (client, call, seen, onFirst) => generate(client.chat.completions, call, seen, onFirst, choice => choice.message?.content ?? choice.delta?.content),
+  completions: (client, call, seen, onFirst) => generate(client.completions, call, seen, onFirst, choice => choice.text),
+}
+
+async function generate(resource, call, seen, onFirst, textOf) {
+  const answer = await resource.create(call.body, {headers: call.headers})
+  const take = part => {
+    seen.id ??= part.id
+    if (part.usage) seen.usage = part.usage
+    const [choice] = part.choices
+    if (!choice) return
+    if (choice.finish_reason) seen.finishReason = choice.finish_reason
+    const text = textOf(choice)
+    if (!text) return
+    seen.text += text
+    if (++seen.chunks === 1) onFirst()
+  }
+  if (!call.body.stream) return take(answer)
+  for await (const part of answer) {
+    take(part)
+    if (call.abortAfter > 0 && seen.chunks >= call.abortAfter) {
+      answer.controller.abort()
+      seen.aborted = true
+      return
+    }
+  }
+}
+
+const calls = JSON.parse(await new Response(process.stdin).text())
+const say = object => console.log(JSON.stringify(object))
+
+await Promise.all(calls.map(async (call, index) => {
+  const result = await run(call, () => say({index, event: 'first'}))
+  say({index, event: 'done', ...result})
+}))
