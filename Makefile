@@ -1,0 +1,74 @@
+# What each target is for is in CONTRIBUTING.md.
+SHELL := /bin/bash -o pipefail
+.DEFAULT_GOAL := build
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -X headgate/telemetry.Version=$(VERSION)
+FUZZTIME ?= 6s
+# Where CI is set nothing may be skipped, and properties use the same cases every time.
+TESTLOG := ./bin/testlog -skips bin/skipped $(if $(CI),-no-skips)
+SEED := $(if $(CI),-rapid.seed=1)
+
+# Expanded only where they are used: listing packages takes a second.
+PACKAGES = $(shell go list ./... | grep -vE '^headgate/e2e$$')
+WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}} {{range .XTestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
+WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
+# The shells: where goroutines are. The pure core is tested with more cases instead.
+SHELLS = ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/...
+
+.PHONY: run build setup test unit race e2e e2e-engine fuzz lint bench bars soak clean
+
+run: build
+	./bin/headgate serve --demo
+
+build:
+	go build -ldflags '$(LDFLAGS)' -o bin/headgate ./cmd/headgate
+
+setup:
+	@tools/setup.sh
+
+test: setup build
+	@rm -f bin/skipped
+	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory race
+	$(MAKE) --no-print-directory e2e
+	@if [ -s bin/skipped ]; then echo "skipped in all:"; sort -u bin/skipped; else echo "nothing was skipped"; fi
+
+unit: setup
+	go test -json $(WITHOUT_RAPID) | $(TESTLOG)
+	go test -json $(WITH_RAPID) $(if $(SEED),-args $(SEED)) | $(TESTLOG)
+	go -C tools test ./...
+
+race: setup
+	go test -race -json $(SHELLS) | $(TESTLOG)
+
+e2e: setup build
+	go test -count=1 -json ./e2e/... | $(TESTLOG)
+
+e2e-engine: setup
+	go test -count=1 -json -run '^TestEngine' ./e2e | $(TESTLOG)
+	go test -count=1 -json ./e2e/engine/... ./e2e/realengine/... | $(TESTLOG)
+
+fuzz:
+	@tools/fuzz.sh $(FUZZTIME)
+
+lint: setup
+	go vet ./...
+	./bin/staticcheck ./...
+	go -C tools vet ./testlog ./bars
+	@unformatted=$$(find . -name node_modules -prune -o -name '*.go' -print | xargs gofmt -l); \
+	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
+
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
+
+bars: setup
+	go test -run '^$$' -bench '^(BenchmarkAdmitRelease|BenchmarkAppend)$$' -benchmem ./admission ./journal | ./bin/bars tools/bars.txt
+
+soak: setup
+	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=20000 | $(TESTLOG)
+	go test -count=20 -race -timeout 1h -json $(SHELLS) | $(TESTLOG)
+	@tools/fuzz.sh 2m
+
+clean:
+	rm -rf bin .cache e2e/client/node_modules e2e/engine/node_modules
