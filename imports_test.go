@@ -30,7 +30,7 @@ const module = "headgate"
 var layers = [][]string{
 	{"cmd", "e2e"},
 	{"config", "gateway"},
-	{"relay"},
+	{"relay", "sim"},
 	{"engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},
 	{"kv", "wire"},
