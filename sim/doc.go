@@ -1,0 +1,84 @@
+// Package sim runs a trace through the real admission core and the engine model
+// in virtual time: the same code that the gateway runs, thousands of times
+// faster. It is where a policy is compared with others before anybody lives
+// with it.
+//
+// A run is one goroutine and one clock that jumps from event to event: an
+// arrival, the engine's next step, the core's next timer. Nothing in it reads a
+// clock or a random source, so the same input gives the same output, byte for
+// byte.
+//
+// Admission sees of a request what a gateway would: its class, its prompt and
+// its declared limit. How long its answer really is only the engine model
+// knows.
+package sim
+
+import (
+	"time"
+
+	"headgate/admission"
+	"headgate/simengine"
+)
+
+// Request is one arrival.
+type Request struct {
+	ID       string
+	Class    string
+	Arrival  time.Duration // since the start of the trace
+	Prompt   int           // tokens
+	Declared int           // output limit that the client declares, in tokens
+	Output   int           // tokens that the engine will produce
+}
+
+// Arm is one way to serve a trace.
+type Arm struct {
+	Name   string
+	Engine simengine.Config
+	// Table puts admission in front of the engine; nil sends requests straight
+	// to it.
+	Table *admission.Table
+	// Priority of a class at the engine, lower first; absent is 0.
+	Priority map[string]int
+}
+
+// Outcome says how a request ended.
+type Outcome string
+
+const (
+	Completed Outcome = "completed"
+	Rejected  Outcome = "rejected"
+)
+
+// Record is what became of one request. A time that never came is -1.
+type Record struct {
+	Request
+	Admitted  time.Duration
+	Scheduled time.Duration // by the engine, first
+	First     time.Duration // first token, at the client
+	Done      time.Duration // at the client
+	Outcome   Outcome
+	Cause     string // of a refusal
+	Tokens    int    // of output
+	Reclaims  int
+	Loan      bool
+}
+
+// Recall is one recall as the core saw it. Times are since its opening; -1 is
+// one that never came.
+type Recall struct {
+	Class     string
+	Opened    time.Duration // since the start of the trace
+	Granted   time.Duration
+	Settled   time.Duration
+	Scheduled time.Duration // the engine ran the request that it was opened for
+}
+
+// Run is what came of one arm on one trace.
+type Run struct {
+	Records     []Record
+	Recalls     []Recall
+	Makespan    time.Duration // until the last answer
+	Preemptions int64         // by the engine
+	// Recomputed tokens: prefilled again because of a preemption or a reclaim.
+	Recomputed int64
+}
