@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,9 +18,14 @@ import (
 // The engine's own promises, without a gateway in front: what the tests through
 // the gateway build on.
 
-// eachEngine runs test against every real engine there is.
+// eachEngine runs test against every real engine there is: the project's own, and
+// llama-server where a binary is named. Nobody has to have one, so that is no test
+// that is skipped elsewhere.
 func eachEngine(t *testing.T, o realengine.Options, test func(*testing.T, *realengine.Engine)) {
 	t.Run("headgate", func(t *testing.T) { test(t, realengine.Start(t, o)) })
+	if os.Getenv(realengine.LlamaServerEnv) == "" {
+		return
+	}
 	t.Run("llama-server", func(t *testing.T) { test(t, realengine.StartLlamaServer(t, o)) })
 }
 
