@@ -105,16 +105,16 @@ func (a *Authenticator) Authenticate(h http.Header) (*Principal, *wire.Error) {
 		if a.anonymous != nil {
 			return a.anonymous, nil
 		}
-		return nil, unauthorized("missing_api_key", "no api key given: send it as Authorization: Bearer hg_..., or as x-api-key: hg_...")
+		return nil, unauthorized("no api key given: send it as Authorization: Bearer hg_..., or as x-api-key: hg_...")
 	}
 	// A key that is no key of ours is not looked up, so that what a stranger
 	// sends is hashed only to a bounded length.
 	if !wellFormed(key) {
-		return nil, unauthorized("invalid_api_key", "the api key is malformed: a key is hg_ and 22 to 128 letters and digits")
+		return nil, unauthorized("the api key is malformed: a key is hg_ and 22 to 128 letters and digits")
 	}
 	p := a.byDigest[sha256.Sum256([]byte(key))]
 	if p == nil {
-		return nil, unauthorized("invalid_api_key", "the api key is not known here: it may have been mistyped or revoked")
+		return nil, unauthorized("the api key is not known here: it may have been mistyped or revoked")
 	}
 	return p, nil
 }
@@ -128,32 +128,36 @@ func credential(h http.Header) (string, *wire.Error) {
 	for _, v := range h.Values("Authorization") {
 		scheme, token, _ := strings.Cut(strings.TrimSpace(v), " ")
 		if !strings.EqualFold(scheme, "Bearer") {
-			return "", unauthorized("invalid_api_key", "the Authorization header has another scheme: allowed is Authorization: Bearer hg_...")
+			return "", unauthorized("the Authorization header has another scheme: allowed is Authorization: Bearer hg_...")
 		}
 		token = strings.TrimSpace(token)
 		if token == "" {
-			return "", unauthorized("invalid_api_key", "the Authorization header holds no key: allowed is Authorization: Bearer hg_...")
+			return "", unauthorized("the Authorization header holds no key: allowed is Authorization: Bearer hg_...")
 		}
 		if key != "" && token != key {
-			return "", ambiguous
+			return "", ambiguous()
 		}
 		key = token
 	}
 	for _, v := range h.Values("X-Api-Key") {
 		token := strings.TrimSpace(v)
 		if token == "" {
-			return "", unauthorized("invalid_api_key", "the x-api-key header holds no key: allowed is x-api-key: hg_...")
+			return "", unauthorized("the x-api-key header holds no key: allowed is x-api-key: hg_...")
 		}
 		if key != "" && token != key {
-			return "", ambiguous
+			return "", ambiguous()
 		}
 		key = token
 	}
 	return key, nil
 }
 
-var ambiguous = unauthorized("invalid_api_key", "two different api keys in one request: send one, as Authorization: Bearer or as x-api-key")
+func ambiguous() *wire.Error {
+	return unauthorized("two different api keys in one request: send one, as Authorization: Bearer or as x-api-key")
+}
 
-func unauthorized(code, message string) *wire.Error {
-	return &wire.Error{Status: http.StatusUnauthorized, Type: "invalid_request_error", Code: code, Message: message}
+// unauthorized says what is wrong with a credential; there is one code for all,
+// so that programs need not tell a mistyped key from a revoked one.
+func unauthorized(message string) *wire.Error {
+	return wire.NewError(wire.CodeUnauthorized, "%s", message)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"headgate/wire"
 )
 
 const (
@@ -66,22 +68,22 @@ func TestAuthenticate(t *testing.T) {
 		{"scheme in any case, spaces", testConfig(t), header("Authorization", "  bEARER   "+bobKey+" "), "bob"},
 		{"x-api-key", testConfig(t), header("x-api-key", aliceKey), "alice"},
 		{"the same key in both", testConfig(t), header("Authorization", "Bearer "+aliceKey, "x-api-key", aliceKey), "alice"},
-		{"two keys", testConfig(t), header("Authorization", "Bearer "+aliceKey, "x-api-key", bobKey), "401 invalid_api_key: two different"},
-		{"two bearers", testConfig(t), header("Authorization", "Bearer "+aliceKey, "Authorization", "Bearer "+bobKey), "401 invalid_api_key: two different"},
-		{"two x-api-keys", testConfig(t), header("x-api-key", aliceKey, "x-api-key", bobKey), "401 invalid_api_key: two different"},
-		{"none", testConfig(t), header(), "401 missing_api_key: no api key"},
-		{"unknown", testConfig(t), header("Authorization", "Bearer "+unknownKey), "401 invalid_api_key: not known"},
-		{"malformed", testConfig(t), header("Authorization", "Bearer sk-whatever"), "401 invalid_api_key: malformed"},
-		{"huge", testConfig(t), header("Authorization", "Bearer hg_"+strings.Repeat("aB3", 1<<16)), "401 invalid_api_key: malformed"},
-		{"prefix of a key", testConfig(t), header("x-api-key", aliceKey[:len(aliceKey)-1]), "401 invalid_api_key: not known"},
-		{"the hash itself", testConfig(t), header("x-api-key", mustHash(t, aliceKey)), "401 invalid_api_key: malformed"},
-		{"basic", testConfig(t), header("Authorization", "Basic YTpi"), "401 invalid_api_key: another scheme"},
-		{"empty bearer", testConfig(t), header("Authorization", "Bearer "), "401 invalid_api_key: holds no key"},
-		{"empty x-api-key", testConfig(t), header("x-api-key", ""), "401 invalid_api_key: holds no key"},
+		{"two keys", testConfig(t), header("Authorization", "Bearer "+aliceKey, "x-api-key", bobKey), "401 unauthorized: two different"},
+		{"two bearers", testConfig(t), header("Authorization", "Bearer "+aliceKey, "Authorization", "Bearer "+bobKey), "401 unauthorized: two different"},
+		{"two x-api-keys", testConfig(t), header("x-api-key", aliceKey, "x-api-key", bobKey), "401 unauthorized: two different"},
+		{"none", testConfig(t), header(), "401 unauthorized: no api key"},
+		{"unknown", testConfig(t), header("Authorization", "Bearer "+unknownKey), "401 unauthorized: not known"},
+		{"malformed", testConfig(t), header("Authorization", "Bearer sk-whatever"), "401 unauthorized: malformed"},
+		{"huge", testConfig(t), header("Authorization", "Bearer hg_"+strings.Repeat("aB3", 1<<16)), "401 unauthorized: malformed"},
+		{"prefix of a key", testConfig(t), header("x-api-key", aliceKey[:len(aliceKey)-1]), "401 unauthorized: not known"},
+		{"the hash itself", testConfig(t), header("x-api-key", mustHash(t, aliceKey)), "401 unauthorized: malformed"},
+		{"basic", testConfig(t), header("Authorization", "Basic YTpi"), "401 unauthorized: another scheme"},
+		{"empty bearer", testConfig(t), header("Authorization", "Bearer "), "401 unauthorized: holds no key"},
+		{"empty x-api-key", testConfig(t), header("x-api-key", ""), "401 unauthorized: holds no key"},
 
 		{"anonymous", open, header(), "anonymous"},
 		{"anonymous beside keys", open, header("Authorization", "Bearer "+bobKey), "bob"},
-		{"a revoked key is not anonymous", open, header("Authorization", "Bearer "+unknownKey), "401 invalid_api_key: not known"},
+		{"a revoked key is not anonymous", open, header("Authorization", "Bearer "+unknownKey), "401 unauthorized: not known"},
 		{"no keys at all: any credential", only, header("Authorization", "Bearer sk-EMPTY"), "anonymous"},
 		{"no keys at all: none", only, header(), "anonymous"},
 	} {
@@ -97,7 +99,7 @@ func TestAuthenticate(t *testing.T) {
 			if got := fmt.Sprint(err.Status, " ", err.Code); got != head || part == "" || !strings.Contains(err.Message, part) {
 				t.Fatalf("want %s, got %s: %s", tt.want, got, err.Message)
 			}
-			if err.Type != "invalid_request_error" {
+			if err.Type != "authentication_error" {
 				t.Errorf("type: %s", err.Type)
 			}
 			for _, vs := range tt.h {
@@ -170,7 +172,7 @@ func TestClass(t *testing.T) {
 			got, err := tt.p.Class(tt.header, tt.tier)
 			if err != nil {
 				got = fmt.Sprint(err.Status, " ", err.Message)
-				if err.Param != ClassHeader || err.Code != "class_not_allowed" {
+				if err.Param != ClassHeader || err.Code != wire.CodeClassNotPermitted {
 					t.Errorf("param %q, code %q", err.Param, err.Code)
 				}
 			}

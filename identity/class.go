@@ -2,7 +2,6 @@ package identity
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -51,8 +50,7 @@ func (p *Principal) byHeader(header string) (string, *wire.Error) {
 }
 
 func forbidden(message string) *wire.Error {
-	return &wire.Error{
-		Status: http.StatusForbidden, Type: "invalid_request_error", Code: "class_not_allowed",
-		Param: ClassHeader, Message: message,
-	}
+	err := wire.NewError(wire.CodeClassNotPermitted, "%s", message)
+	err.Param = ClassHeader
+	return err
 }
