@@ -46,3 +46,12 @@ func (c *limitedConn) Close() error {
 	defer c.leave()
 	return c.Conn.Close()
 }
+
+// CloseWrite sends what is written and an end, so that a client that is still
+// sending reads its answer before the connection breaks.
+func (c *limitedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,8 +23,18 @@ type response struct {
 	class   string
 	stream  bool
 	started bool
+	unread  bool // there may be a body, or a rest of one
 	scratch []byte
 }
+
+const (
+	// linger is how long a client whose body is not wanted gets to notice the
+	// answer before its connection is closed.
+	linger = 500 * time.Millisecond
+	// writePiece is written at a time, so that a client that reads a large
+	// answer slowly but steadily is not taken for one that does not read.
+	writePiece = 64 << 10
+)
 
 // Headers that every answer has, as far as they are known.
 const (
@@ -34,9 +45,10 @@ const (
 	headerLoan     = "Headgate-Loan"
 )
 
-func newResponse(out http.ResponseWriter, stall time.Duration) *response {
+func newResponse(out http.ResponseWriter, r *http.Request, stall time.Duration) *response {
 	w := &response{
 		out: out, control: http.NewResponseController(out), header: out.Header(), stall: stall, id: newID(), arrived: time.Now(),
+		unread: r.ContentLength != 0,
 	}
 	w.header.Set(headerID, w.id)
 	// The name that OpenAI's SDKs show.
@@ -50,10 +62,28 @@ func (w *response) Admitted(d relay.Decision) {
 	if d.Queued {
 		decision = "queued"
 	}
-	w.header.Set(headerClass, w.class)
+	w.decided(decision, d.Wait, d.Loan)
+}
+
+func (w *response) decided(decision string, wait time.Duration, loan bool) {
 	w.header.Set(headerDecision, decision)
-	w.header.Set(headerQueue, strconv.FormatInt(d.Wait.Milliseconds(), 10))
-	w.header.Set(headerLoan, strconv.FormatBool(d.Loan))
+	if w.class == "" {
+		return // refused before it had any
+	}
+	w.header.Set(headerClass, w.class)
+	w.header.Set(headerQueue, strconv.FormatInt(wait.Milliseconds(), 10))
+	w.header.Set(headerLoan, strconv.FormatBool(loan))
+}
+
+// letGo is called before a header is sent. A body that was not read (the
+// caller is unknown, it is too large) makes the server read up to 256 KiB of it,
+// before it sends the answer, for as long as the client likes; unless the
+// connection is to be closed, and then it still reads afterwards.
+func (w *response) letGo() {
+	if w.unread {
+		w.header.Set("Connection", "close")
+		_ = w.control.SetReadDeadline(time.Now().Add(linger))
+	}
 }
 
 // begin sends the header of a stream.
@@ -85,17 +115,23 @@ func (w *response) KeepAlive() error {
 // write sends bytes and flushes them; a client that does not take them in time
 // is as good as gone.
 func (w *response) write(b []byte) error {
-	// A writer that can't set deadlines (a test's recorder) writes without one.
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
-	if _, err := w.out.Write(b); err != nil {
-		return err
+	for piece := range slices.Chunk(b, writePiece) {
+		w.deadline()
+		if _, err := w.out.Write(piece); err != nil {
+			return err
+		}
 	}
 	return w.control.Flush()
 }
 
+// deadline gives the client its time for what is written next. A writer that
+// can't set deadlines (a test's recorder) writes without one.
+func (w *response) deadline() { _ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) }
+
 // Answer implements relay.Sink.
 func (w *response) Answer(body []byte) error {
 	w.started = true
+	w.letGo()
 	w.header.Set("Content-Type", "application/json")
 	w.header.Set("Content-Length", strconv.Itoa(len(body)))
 	return w.write(body)
@@ -109,14 +145,13 @@ func (w *response) Started() bool { return w.started }
 // be cut.
 func (w *response) fail(err *wire.Error) {
 	if !w.started {
-		if w.class != "" {
-			w.header.Set(headerClass, w.class)
-		}
 		if w.header.Get(headerDecision) == "" {
-			w.header.Set(headerDecision, "rejected")
+			w.decided("rejected", time.Since(w.arrived), false)
 		}
-		_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
+		w.letGo()
+		w.deadline()
 		err.Write(w.out)
+		_ = w.control.Flush()
 		return
 	}
 	if w.stream && err.Code != wire.CodeClientClosed {

@@ -1,0 +1,80 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"headgate/identity"
+	"headgate/relay"
+	"headgate/wire"
+)
+
+// list is what /v1/models shows: each model once, with the tightest context of
+// the pools that serve it.
+func (g *Gateway) list() []relay.Model {
+	var all []relay.Model
+	for _, p := range g.cfg.Pools {
+		for _, m := range p.Models() {
+			if !slices.ContainsFunc(all, func(o relay.Model) bool { return o.ID == m.ID }) {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+type modelJSON struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	// Context that every engine of the pool takes, in tokens; absent, never 0,
+	// where no engine says.
+	MaxModelLen int `json:"max_model_len,omitempty"`
+}
+
+func modelView(m relay.Model) modelJSON {
+	return modelJSON{ID: m.ID, Object: "model", OwnedBy: "headgate", MaxModelLen: m.MaxContext}
+}
+
+func (g *Gateway) models(w *response, _ *http.Request, _ *identity.Principal) *wire.Error {
+	list := struct {
+		Object string      `json:"object"`
+		Data   []modelJSON `json:"data"`
+	}{"list", []modelJSON{}}
+	for _, m := range g.list() {
+		list.Data = append(list.Data, modelView(m))
+	}
+	return w.json(list)
+}
+
+func (g *Gateway) model(w *response, r *http.Request, _ *identity.Principal) *wire.Error {
+	id := strings.TrimPrefix(r.URL.Path, modelPrefix)
+	for _, m := range g.list() {
+		if m.ID == id {
+			return w.json(modelView(m))
+		}
+	}
+	return g.noModel(id)
+}
+
+func (g *Gateway) noModel(id string) *wire.Error {
+	var names []string
+	for _, m := range g.list() {
+		names = append(names, m.ID)
+	}
+	return wire.ModelNotFound(id, names)
+}
+
+func (w *response) json(v any) *wire.Error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return wire.Internal()
+	}
+	if w.Answer(body) != nil {
+		return wire.ClientClosed()
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package gateway
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"headgate/identity"
+	"headgate/wire"
+)
+
+// route is one entry of the allowlist.
+type route struct {
+	name  string // a metric's label
+	allow string // the methods, as the Allow header lists them
+	serve func(*Gateway, *response, *http.Request, *identity.Principal) *wire.Error
+}
+
+const (
+	allowPost = http.MethodPost
+	allowGet  = http.MethodGet + ", " + http.MethodHead
+)
+
+const (
+	modelsPath  = "/v1/models"
+	modelPrefix = modelsPath + "/"
+)
+
+func generate(api wire.API) func(*Gateway, *response, *http.Request, *identity.Principal) *wire.Error {
+	return func(g *Gateway, w *response, r *http.Request, p *identity.Principal) *wire.Error {
+		return g.generate(w, r, p, api)
+	}
+}
+
+var routes = map[string]route{
+	wire.Chat.Path():        {"chat", allowPost, generate(wire.Chat)},
+	wire.Completions.Path(): {"completions", allowPost, generate(wire.Completions)},
+	modelsPath:              {"models", allowGet, (*Gateway).models},
+}
+
+var modelRoute = route{"model", allowGet, (*Gateway).model}
+
+// find looks a path up as it was written: one that only becomes a route once it
+// is decoded or cleaned is none, so that no proxy in front and no gateway
+// disagree about what was asked for. A model's name may be encoded, it has
+// slashes.
+func find(u *url.URL) (route, bool) {
+	path := u.EscapedPath()
+	if rt, ok := routes[path]; ok {
+		return rt, true
+	}
+	if len(path) > len(modelPrefix) && strings.HasPrefix(path, modelPrefix) {
+		return modelRoute, true
+	}
+	return route{name: "none"}, false
+}
+
+func (rt *route) takes(method string) bool {
+	for m := range strings.SplitSeq(rt.allow, ", ") {
+		if m == method {
+			return true
+		}
+	}
+	return false
+}
+
+// ServeHTTP implements http.Handler.
+func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	w := newResponse(out, r, g.cfg.Limits.ClientStall)
+	rt, ok := find(r.URL)
+	var err *wire.Error
+	switch {
+	case !ok:
+		err = wire.RouteNotFound(r.URL.Path)
+	case !rt.takes(r.Method):
+		w.header.Set("Allow", rt.allow)
+		err = wire.MethodNotAllowed(r.Method, r.URL.Path, rt.allow)
+	default:
+		err = g.authenticated(w, r, &rt)
+	}
+	status, code := http.StatusOK, ""
+	if err != nil {
+		status, code = err.Status, err.Code
+		w.fail(err)
+	}
+	g.requests.WithLabelValues(rt.name, strconv.Itoa(status)).Inc()
+	if g.cfg.Log.Enabled(r.Context(), slog.LevelDebug) {
+		g.cfg.Log.Debug("request", "request", w.id, "route", rt.name, "status", status, "code", code, "class", w.class, "duration", time.Since(w.arrived))
+	}
+}
+
+// authenticated serves a route to a caller that is known. A panic ends one
+// request, not the process. What it says may be a part of a prompt, so only the
+// runtime's own words are logged.
+func (g *Gateway) authenticated(w *response, r *http.Request, rt *route) (err *wire.Error) {
+	defer func() {
+		if v := recover(); v != nil {
+			why := fmt.Sprintf("%T", v)
+			if e, ok := v.(runtime.Error); ok {
+				why = e.Error()
+			}
+			g.cfg.Log.Error("panic", "request", w.id, "route", rt.name, "panic", why, "stack", string(debug.Stack()))
+			err = wire.Internal()
+		}
+	}()
+	p, err := g.cfg.Auth.Authenticate(r.Header)
+	if err != nil {
+		return err
+	}
+	return rt.serve(g, w, r, p)
+}
