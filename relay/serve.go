@@ -33,8 +33,7 @@ func (p *Pool) Serve(ctx context.Context, call *Call, sink Sink) *wire.Error {
 			return over
 		}
 		a := attempt{pool: p, record: r, sink: sink, call: call}
-		a.run(ctx)
-		if !a.report() {
+		if !a.carry(ctx) {
 			p.finished(&a)
 			return a.err
 		}
@@ -195,6 +194,26 @@ type attempt struct {
 	flags   uint8
 	err     *wire.Error
 	confirm func(context.Context) engine.Confirmation // nil: nothing to confirm
+}
+
+// carry runs the attempt and reports its end, and whether the request is to run
+// again. A panic is for the caller of Serve; the hold does not outlive it.
+func (a *attempt) carry(ctx context.Context) (again bool) {
+	ran := false
+	defer func() {
+		if ran {
+			return
+		}
+		if a.confirm == nil {
+			a.flags |= admission.FlagReleased
+		}
+		a.failed(wire.Internal())
+		a.report()
+		a.pool.finished(a)
+	}()
+	a.run(ctx)
+	ran = true
+	return a.report()
 }
 
 // run dispatches the request and passes on the answer. It fills in what report
