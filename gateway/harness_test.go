@@ -148,7 +148,7 @@ func newRig(t *testing.T, s setup) *rig {
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
 			t := &admission.Table{Engines: engines}
 			envelope := t.Envelope()
-			floor := admission.Of(envelope[admission.Slots]*3/4, envelope[admission.KV]*3/4)
+			floor := admission.Of(max(envelope[admission.Slots]*3/4, 1), envelope[admission.KV]*3/4)
 			for _, c := range []admission.ClassSpec{{Name: "interactive", Floor: floor}, {Name: "batch"}} {
 				c.Ceiling, c.IdleAfter, c.DefaultOut = envelope, 2*time.Second, 64
 				c.Depth, c.TenantDepth, c.MaxWait = s.depth, s.tenant, s.wait
@@ -376,3 +376,8 @@ func (r *rig) quiet() {
 		}
 	}
 }
+
+func sleep(ms int) { time.Sleep(time.Duration(ms) * time.Millisecond) }
+
+// loanable waits until an idle class lends.
+func (r *rig) loanable() { time.Sleep(5 * time.Second) }
