@@ -118,6 +118,8 @@ func (e *Engine) Config() engine.Config {
 	c.SetDefaults()
 	c.Kind = e.opts.Kind
 	c.URL = "http://engine.test/v1"
+	// A loaded machine that runs tests is not a slow engine.
+	c.ScrapeTimeout = 10 * time.Second
 	c.DialContext = e.mem.DialContext
 	return c
 }
