@@ -33,7 +33,7 @@ var layers = [][]string{
 	{"relay", "sim"},
 	{"engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},
-	{"kv", "wire"},
+	{"kv", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They

@@ -8,12 +8,7 @@ import (
 
 	"headgate/admission"
 	"headgate/simengine"
-)
-
-// Classes of the published experiment.
-const (
-	Interactive = "interactive"
-	Batch       = "batch"
+	"headgate/trace"
 )
 
 // unbound is a KV pool that never binds: the published admission controller
@@ -62,7 +57,7 @@ func NewArm(name string, engine simengine.Config) (*Arm, error) {
 			continue
 		}
 		engine.Policy = simengine.Priority
-		a := &Arm{Name: name, Engine: engine, Priority: map[string]int{Interactive: 0, Batch: 10}}
+		a := &Arm{Name: name, Engine: engine, Priority: map[string]int{trace.Interactive: 0, trace.Batch: 10}}
 		arms[i].make(a)
 		return a, nil
 	}
@@ -87,7 +82,7 @@ func published(e simengine.Config, interactive, batch Share, depth int) *admissi
 	}
 	return &admission.Table{
 		Engines: []admission.EngineSpec{{Name: "engine", Slots: slots, KV: unbound, Block: int64(e.BlockSize), MaxContext: int64(e.MaxModelLen)}},
-		Classes: []admission.ClassSpec{class(Interactive, interactive), class(Batch, batch)},
+		Classes: []admission.ClassSpec{class(trace.Interactive, interactive), class(trace.Batch, batch)},
 	}
 }
 
@@ -101,12 +96,6 @@ const (
 // not.
 func (r *Record) OnTime() bool {
 	return r.Outcome == Completed && r.First-r.Arrival <= onTimeFirst && r.Done-r.Arrival <= onTimeDone
-}
-
-// Windows of a trace, each from its start to before its end.
-type Windows struct {
-	Borrow, Return [2]time.Duration
-	End            time.Duration // of the trace
 }
 
 // Score is what an arm achieved, summed over runs.
@@ -145,10 +134,10 @@ type RecallScore struct {
 	ScheduledS *float64 `json:"scheduled_s"`
 }
 
-// NewScore counts one run.
-func NewScore(run *Run, w Windows) Score {
+// NewScore counts one run of a trace.
+func NewScore(t *trace.Trace, run *Run) Score {
+	borrow, back, end := t.Workload.Borrow(), t.Workload.Return(), t.Workload.Duration()
 	s := Score{MakespanS: run.Makespan.Seconds(), Preemptions: run.Preemptions, Recomputed: run.Recomputed, Recalls: []RecallScore{}}
-	in := func(t time.Duration, of [2]time.Duration) bool { return t >= of[0] && t < of[1] }
 	count := func(n *int, when bool) {
 		if when {
 			*n++
@@ -158,22 +147,22 @@ func NewScore(run *Run, w Windows) Score {
 		r := &run.Records[i]
 		s.Reclaims += r.Reclaims
 		done := r.Outcome == Completed
-		if r.Class == Interactive {
+		if r.Class == trace.Interactive {
 			n := &s.Interactive
 			n.Offered++
 			count(&n.Completed, done)
 			count(&n.OnTime, r.OnTime())
-			count(&n.ReturnOffered, in(r.Arrival, w.Return))
-			count(&n.ReturnOnTime, in(r.Arrival, w.Return) && r.OnTime())
+			count(&n.ReturnOffered, back.Contains(r.Arrival))
+			count(&n.ReturnOnTime, back.Contains(r.Arrival) && r.OnTime())
 			continue
 		}
 		n := &s.Batch
 		n.Offered++
 		count(&n.Completed, done)
-		count(&n.BorrowCohortOffered, in(r.Arrival, w.Borrow))
-		count(&n.BorrowCohortCompleted, done && in(r.Arrival, w.Borrow))
-		if done && r.Done <= w.End {
-			n.TokensInWindow += r.Prompt + r.Tokens
+		count(&n.BorrowCohortOffered, borrow.Contains(r.Arrival))
+		count(&n.BorrowCohortCompleted, done && borrow.Contains(r.Arrival))
+		if done && r.Done <= end {
+			n.TokensInWindow += r.PromptTokens + r.Tokens
 		}
 	}
 	for _, c := range run.Recalls {

@@ -18,17 +18,8 @@ import (
 
 	"headgate/admission"
 	"headgate/simengine"
+	"headgate/trace"
 )
-
-// Request is one arrival.
-type Request struct {
-	ID       string
-	Class    string
-	Arrival  time.Duration // since the start of the trace
-	Prompt   int           // tokens
-	Declared int           // output limit that the client declares, in tokens
-	Output   int           // tokens that the engine will produce
-}
 
 // Arm is one way to serve a trace.
 type Arm struct {
@@ -51,7 +42,7 @@ const (
 
 // Record is what became of one request. A time that never came is -1.
 type Record struct {
-	Request
+	trace.Entry
 	Admitted  time.Duration
 	Scheduled time.Duration // by the engine, first
 	First     time.Duration // first token, at the client

@@ -6,6 +6,7 @@ import (
 
 	"headgate/admission"
 	"headgate/simengine"
+	"headgate/trace"
 )
 
 // runner is one run in progress.
@@ -37,8 +38,9 @@ type flight struct {
 // to the core, as in the gateway.
 const progressEvery = 16
 
-// Simulate runs the requests, which are in the order of arrival, through an arm.
-func Simulate(requests []Request, arm *Arm) (*Run, error) {
+// Simulate runs a trace through an arm.
+func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
+	requests := t.Entries
 	e, err := simengine.New(arm.Engine)
 	if err != nil {
 		return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
@@ -61,7 +63,7 @@ func Simulate(requests []Request, arm *Arm) (*Run, error) {
 		if _, known := r.classes[q.Class]; r.core != nil && !known {
 			return nil, fmt.Errorf("request %s is of class %q, which arm %s does not have", q.ID, q.Class, arm.Name)
 		}
-		r.run.Records[i] = Record{Request: q, Admitted: -1, Scheduled: -1, First: -1, Done: -1}
+		r.run.Records[i] = Record{Entry: q, Admitted: -1, Scheduled: -1, First: -1, Done: -1}
 	}
 	for next := 0; ; {
 		at, ok := r.next(requests, next)
@@ -94,7 +96,7 @@ func Simulate(requests []Request, arm *Arm) (*Run, error) {
 
 // next is when something happens next: an arrival, a step of the engine, or,
 // while there is anybody to serve, a timer of the core.
-func (r *runner) next(requests []Request, next int) (at time.Duration, ok bool) {
+func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bool) {
 	if next < len(requests) {
 		at, ok = requests[next].Arrival, true
 	}
@@ -129,15 +131,23 @@ func (r *runner) arrive(i int) error {
 	}
 	return r.step(&admission.Event{
 		Kind: admission.Offer, ID: admission.MakeID(1, uint32(i)), Class: r.classes[q.Class],
-		Prompt: int32(q.Prompt), Out: int32(q.Declared), N: 1,
+		Prompt: int32(q.PromptTokens), Out: declared(q), N: 1,
 	})
+}
+
+// declared is the output limit that a gateway would see.
+func declared(r *Record) int32 {
+	if r.MaxTokens == 0 {
+		return admission.Undeclared
+	}
+	return int32(r.MaxTokens)
 }
 
 // dispatch sends a request to the engine.
 func (r *runner) dispatch(i int) error {
 	q := &r.run.Records[i]
 	id, err := r.engine.Submit(simengine.Time(r.now), simengine.Request{
-		Synthetic: q.Prompt, Seed: uint64(i) + 1, MaxTokens: q.Output, IgnoreEOS: true, Priority: r.arm.Priority[q.Class], Tag: uint64(i),
+		Synthetic: q.PromptTokens, Seed: uint64(i) + 1, MaxTokens: q.Output, IgnoreEOS: true, Priority: r.arm.Priority[q.Class], Tag: uint64(i),
 	})
 	if err != nil {
 		return fmt.Errorf("arm %s: request %s: %w", r.arm.Name, q.ID, err)
@@ -222,7 +232,7 @@ func (r *runner) advance() error {
 		case simengine.Finished:
 			q.Done, q.Outcome, q.Tokens = at+overhead, Completed, int(ev.Output)
 			r.run.Makespan = max(r.run.Makespan, q.Done)
-			r.unique += int64(q.Prompt)
+			r.unique += int64(q.PromptTokens)
 			if err := r.over(f, admission.CauseFinished); err != nil {
 				return err
 			}

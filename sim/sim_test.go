@@ -11,17 +11,18 @@ import (
 	"pgregory.net/rapid"
 
 	"headgate/simengine"
+	"headgate/trace"
 )
 
 // draw makes a small lawful trace.
-func draw(t *rapid.T) []Request {
+func draw(t *rapid.T) []trace.Entry {
 	var at time.Duration
-	requests := make([]Request, rapid.IntRange(1, 30).Draw(t, "requests"))
+	requests := make([]trace.Entry, rapid.IntRange(1, 30).Draw(t, "requests"))
 	for i := range requests {
 		at += time.Duration(rapid.IntRange(0, 4000).Draw(t, "gap")) * time.Millisecond
-		q := Request{ID: fmt.Sprint("r", i), Class: Interactive, Arrival: at, Prompt: 118, Declared: 16, Output: 16}
+		q := trace.Entry{ID: fmt.Sprint("r", i), Class: trace.Interactive, Arrival: at, PromptTokens: 118, MaxTokens: 16, Output: 16}
 		if rapid.Bool().Draw(t, "batch") {
-			q.Class, q.Prompt, q.Declared = Batch, rapid.IntRange(1, 1607).Draw(t, "prompt"), 64
+			q.Class, q.PromptTokens, q.MaxTokens = trace.Batch, rapid.IntRange(1, 1607).Draw(t, "prompt"), 64
 			q.Output = rapid.IntRange(1, 64).Draw(t, "output")
 		}
 		requests[i] = q
@@ -29,12 +30,12 @@ func draw(t *rapid.T) []Request {
 	return requests
 }
 
-func simulate(t interface{ Fatal(...any) }, requests []Request, name string) *Run {
+func simulate(t interface{ Fatal(...any) }, requests []trace.Entry, name string) *Run {
 	arm, err := NewArm(name, simengine.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, err := Simulate(requests, arm)
+	run, err := Simulate(&trace.Trace{Entries: requests}, arm)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestAdmissionDoesNotKnowTheOutput(t *testing.T) {
 		requests := draw(t)
 		other := slices.Clone(requests)
 		for i := range other {
-			other[i].Output = rapid.IntRange(1, other[i].Declared).Draw(t, "other output")
+			other[i].Output = rapid.IntRange(1, other[i].MaxTokens).Draw(t, "other output")
 		}
 		name := rapid.SampledFrom([]string{"static", "static-queued", "lending", "lending-queued"}).Draw(t, "arm")
 		a, b := simulate(t, requests, name), simulate(t, other, name)
@@ -109,18 +110,18 @@ func TestAdmissionDoesNotKnowTheOutput(t *testing.T) {
 // batch to give back what it borrowed.
 func TestRecall(t *testing.T) {
 	at := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-	batch := func(n int) Request {
-		return Request{ID: fmt.Sprint("b", n), Class: Batch, Arrival: at(float64(n)), Prompt: 400, Declared: 64, Output: 64}
+	batch := func(n int) trace.Entry {
+		return trace.Entry{ID: fmt.Sprint("b", n), Class: trace.Batch, Arrival: at(float64(n)), PromptTokens: 400, MaxTokens: 64, Output: 64}
 	}
-	chat := func(n int, s float64) Request {
-		return Request{ID: fmt.Sprint("i", n), Class: Interactive, Arrival: at(s), Prompt: 118, Declared: 16, Output: 16}
+	chat := func(n int, s float64) trace.Entry {
+		return trace.Entry{ID: fmt.Sprint("i", n), Class: trace.Interactive, Arrival: at(s), PromptTokens: 118, MaxTokens: 16, Output: 16}
 	}
-	run := simulate(t, []Request{batch(1), batch(2), batch(3), batch(4), chat(1, 5), chat(2, 5.1), chat(3, 5.2)}, "lending-queued")
+	run := simulate(t, []trace.Entry{batch(1), batch(2), batch(3), batch(4), chat(1, 5), chat(2, 5.1), chat(3, 5.2)}, "lending-queued")
 	if len(run.Recalls) != 1 {
 		t.Fatalf("%d recalls, want 1", len(run.Recalls))
 	}
 	c := run.Recalls[0]
-	if c.Class != Interactive || c.Opened != at(5.1) || c.Granted != 0 || c.Settled <= 0 || c.Scheduled <= 0 {
+	if c.Class != trace.Interactive || c.Opened != at(5.1) || c.Granted != 0 || c.Settled <= 0 || c.Scheduled <= 0 {
 		t.Fatalf("recall %+v", c)
 	}
 	by := map[string]*Record{}
@@ -144,13 +145,13 @@ func TestRefuses(t *testing.T) {
 	}
 	arm, _ := NewArm("static", simengine.DefaultConfig())
 	for _, c := range []struct {
-		requests []Request
+		requests []trace.Entry
 		want     string
 	}{
-		{[]Request{{ID: "a", Class: Batch, Arrival: 2}, {ID: "b", Class: Batch, Arrival: 1}}, "order of arrival"},
-		{[]Request{{ID: "a", Class: "gold", Prompt: 1, Output: 1}}, `"gold"`},
+		{[]trace.Entry{{ID: "a", Class: trace.Batch, Arrival: 2}, {ID: "b", Class: trace.Batch, Arrival: 1}}, "order of arrival"},
+		{[]trace.Entry{{ID: "a", Class: "gold", PromptTokens: 1, Output: 1}}, `"gold"`},
 	} {
-		if _, err := Simulate(c.requests, arm); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Simulate(&trace.Trace{Entries: c.requests}, arm); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %s", err, c.want)
 		}
 	}

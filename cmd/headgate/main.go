@@ -27,7 +27,7 @@ and KV tokens, protects each class of traffic, lends what is idle, and takes it
 back when the protected demand returns.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	cmd.AddCommand(serveCommand(), validateCommand(), engineCommand(), keyCommand(), versionCommand())
+	cmd.AddCommand(serveCommand(), validateCommand(), engineCommand(), keyCommand(), simCommand(), benchCommand(), versionCommand())
 	return cmd
 }
 

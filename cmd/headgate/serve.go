@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"headgate/config"
@@ -114,7 +113,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		if err != nil {
 			return nil, err
 		}
-		registerJournal(reg, s.journal)
+		reg.MustRegister(s.journal)
 	}
 	pools, err := buildPools(cfg, reg, s.log, s.journal, start)
 	if err != nil {
@@ -178,15 +177,4 @@ func (s *server) close() error {
 		return nil
 	}
 	return s.journal.Close()
-}
-
-func registerJournal(reg prometheus.Registerer, j *journal.Writer) {
-	reg.MustRegister(
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "headgate_journal_written_total", Help: "Events that the journal's file took.",
-		}, func() float64 { return float64(j.Stats().Written) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "headgate_journal_dropped_total", Help: "Events that were lost: the buffer was full, or the file did not take them.",
-		}, func() float64 { return float64(j.Stats().Dropped) }),
-	)
 }
