@@ -131,7 +131,11 @@ func newRig(t *testing.T, s setup) *rig {
 	r := &rig{t: t, engine: enginetest.New(t, s.engine), log: &logBuffer{}, served: make(chan error, 1)}
 	ec := r.engine.Config()
 	ec.APIKey = identity.NewSecret(engineKey)
-	ec.Capabilities.Slots = s.slots
+	if s.engine.KVTokens == 0 {
+		s.engine.KVTokens = 16384
+	}
+	// Not every kind says so itself.
+	ec.Capabilities.Slots, ec.Capabilities.KVTokens = s.slots, s.engine.KVTokens
 	adapter, err := adapters.New(ec.Kind, ec)
 	if err != nil {
 		t.Fatal(err)
