@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -217,6 +218,19 @@ func TestRate(t *testing.T) {
 		}
 		promised(Interactive, have.Interactive, seeds*(w.InteractiveRps*float64(w.InteractiveDurationMs)+w.ResumeRps*float64(w.ResumeDurationMs))/1000)
 		promised(Batch, have.Batch, seeds*w.BatchRps*float64(w.BatchDurationMs)/1000)
+	}
+}
+
+// TestDocumented keeps the page of docs in step with what is drawn.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/traces.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range append(Names(), published["metal-long-context-v1"][0], mooncakeFields[1], strings.Join(azureHeader, ","), burstGPTHeader[3]) {
+		if !strings.Contains(string(page), "`"+part+"`") {
+			t.Errorf("docs/traces.md does not have %s", part)
+		}
 	}
 }
 

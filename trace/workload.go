@@ -50,17 +50,13 @@ func (w *Workload) Borrow() Window {
 }
 
 // Return is the window in which returning interactive traffic is scored. Where
-// interactive traffic never pauses it is the whole of it; for a recorded log,
-// which has no phases, it is the whole trace.
+// it never pauses, and in a recorded log, which has no phases, that is the whole
+// trace.
 func (w *Workload) Return() Window {
-	switch {
-	case w.ResumeDurationMs != 0:
-		return window(w.ResumeStartMs, w.ResumeDurationMs)
-	case w.InteractiveDurationMs != 0:
-		return window(w.InteractiveStartMs, w.InteractiveDurationMs)
-	default:
+	if w.ResumeDurationMs == 0 {
 		return window(0, w.DurationMs)
 	}
+	return window(w.ResumeStartMs, w.ResumeDurationMs)
 }
 
 // size is what the workload says of a class's requests.
