@@ -37,7 +37,7 @@ func (p *Pool) follow(ctx context.Context, i int) {
 		}
 		if state, known := p.judge(i, &o); known {
 			// What an engine is may have changed while it was away.
-			if state == admission.Ready && p.away(i) {
+			if state == admission.Ready && p.away(i, &o) {
 				state = p.discover(ctx, i)
 			}
 			p.observed(i, state, &o)
@@ -73,14 +73,18 @@ func (p *Pool) judge(i int, o *engine.Observation) (state admission.State, known
 	return admission.Down, o.At.Sub(s.since) >= downAfter
 }
 
-func (p *Pool) away(i int) bool {
+// away tells whether the engine may be another than the one that the table
+// knows: it was not ready, or its counters have started over.
+func (p *Pool) away(i int, o *engine.Observation) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.engines[i].known || p.engines[i].state != admission.Ready
+	s := &p.engines[i]
+	return !s.taken || s.state != admission.Ready || o.Progress >= 0 && o.Progress < s.last.Progress
 }
 
 // discover asks an engine what it is and brings the table up to date. An engine
-// that does not say so yet is loading.
+// that does not say so yet is loading, and so is one that no table can be made
+// with: by the old one it might be given more than it has.
 func (p *Pool) discover(ctx context.Context, i int) admission.State {
 	e := &p.cfg.Engines[i]
 	caps, err := e.Adapter.Capabilities(ctx)
@@ -93,16 +97,19 @@ func (p *Pool) discover(ctx context.Context, i int) admission.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.engines[i]
-	if s.known && sameCapacity(&s.caps, &caps) {
-		s.caps = caps
+	same := s.known && sameCapacity(&s.caps, &caps)
+	s.known, s.caps = true, caps
+	if same && s.taken {
 		return admission.Ready
 	}
-	first := !s.known
-	s.known, s.caps = true, caps
-	p.cfg.Log.Info("engine found", "pool", p.cfg.Name, "engine", e.Name, "kind", caps.Kind, "version", caps.Version,
-		"slots", caps.Slots, "kv_tokens", caps.KVTokens, "block_size", caps.BlockSize, "max_context", caps.MaxContext,
-		"priority", caps.Priority, "prefix_cache", caps.PrefixCache, "kv_exhaustion_fatal", caps.Fatal, "again", !first)
-	p.retableLocked()
+	if !same {
+		p.cfg.Log.Info("engine found", "pool", p.cfg.Name, "engine", e.Name, "kind", caps.Kind, "version", caps.Version,
+			"slots", caps.Slots, "kv_tokens", caps.KVTokens, "block_size", caps.BlockSize, "max_context", caps.MaxContext,
+			"priority", caps.Priority, "prefix_cache", caps.PrefixCache, "kv_exhaustion_fatal", caps.Fatal)
+	}
+	if !p.takeLocked(i) {
+		return admission.Loading
+	}
 	return admission.Ready
 }
 
@@ -111,62 +118,70 @@ func sameCapacity(a, b *engine.Capabilities) bool {
 		a.Priority == b.Priority && a.Fatal == b.Fatal
 }
 
-// retableLocked makes a table of what is known now and gives it to the core.
-func (p *Pool) retableLocked() {
-	specs := make([]admission.EngineSpec, len(p.cfg.Engines))
+// takeLocked makes a table that has engine i as it is now, with every other one
+// that is known: shares that one engine is too small for may fit two. If there
+// is none, the others that the present table has are kept to.
+func (p *Pool) takeLocked(i int) bool {
+	s := &p.engines[i]
+	t, err := p.cfg.Resolve(p.specsLocked(func(e *engineState) bool { return e.known }))
+	all := err == nil
+	if err != nil {
+		t, err = p.cfg.Resolve(p.specsLocked(func(e *engineState) bool { return e.taken || e == s }))
+	}
+	if err != nil {
+		s.taken = false
+		if p.why == nil || p.why.Error() != err.Error() {
+			p.cfg.Log.Error("no table for the engines as they are", "pool", p.cfg.Name, "engine", p.cfg.Engines[i].Name, "err", err)
+		}
+		p.why = err
+		return false
+	}
+	p.why, s.taken = nil, true
+	for k := range p.engines {
+		p.engines[k].taken = p.engines[k].taken || all && p.engines[k].known
+	}
+	t.Rev, t.Drain = 1, p.drain
+	if p.table != nil {
+		t.Rev = p.table.Rev + 1
+	}
+	p.table = t
+	if p.core != nil {
+		p.stepLocked(&admission.Event{Kind: admission.Apply, Table: t})
+		return true
+	}
+	p.core = admission.New(t, p.cfg.Capacity)
+	for k := range p.engines {
+		p.stepLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(k), Gauge: admission.Gauge{
+			State: p.engines[k].state, Asked: p.now(), Running: -1, KV: -1, Progress: -1, Preemptions: -1,
+		}})
+	}
+	return true
+}
+
+// specsLocked describes the engines to the core. A closed one is given nothing,
+// and keeps its place in the table.
+func (p *Pool) specsLocked(open func(*engineState) bool) []admission.EngineSpec {
+	specs := make([]admission.EngineSpec, len(p.engines))
 	for i := range specs {
 		s := &p.engines[i]
+		if !open(s) {
+			specs[i] = admission.EngineSpec{Name: p.cfg.Engines[i].Name, Slots: 1, KV: 1, Block: 1, Closed: true}
+			continue
+		}
 		specs[i] = admission.EngineSpec{
 			Name: p.cfg.Engines[i].Name, Slots: int64(s.caps.Slots), KV: int64(s.caps.KVTokens), Block: max(int64(s.caps.BlockSize), 1),
 			MaxContext: int64(s.caps.MaxContext), Boundary: p.cfg.Engines[i].Boundary, Ordered: s.caps.Priority, Fatal: s.caps.Fatal,
 		}
-		if !s.known {
-			// Nothing is admitted to it, but it keeps its place in the table.
-			specs[i].Slots, specs[i].KV, specs[i].Closed = 1, 1, true
-		}
 	}
-	t, err := p.cfg.Resolve(specs)
-	if err != nil {
-		if p.core == nil {
-			p.why = err
-		}
-		p.cfg.Log.Error("no table for the engines as they are", "pool", p.cfg.Name, "err", err)
-		return
-	}
-	if p.table != nil {
-		t.Rev = p.table.Rev + 1
-	} else {
-		t.Rev = 1
-	}
-	t.Drain = p.drain
-	p.table = t
-	if p.core == nil {
-		p.core = admission.New(t, p.cfg.Capacity)
-		for i := range p.engines {
-			p.stepLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(i), Gauge: admission.Gauge{
-				State: p.engines[i].state, Asked: p.now(), Running: -1, KV: -1, Progress: -1, Preemptions: -1,
-			}})
-		}
-		return
-	}
-	p.stepLocked(&admission.Event{Kind: admission.Apply, Table: t})
+	return specs
 }
 
 // observed gives a sample to the core.
 func (p *Pool) observed(i int, state admission.State, o *engine.Observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := &p.engines[i]
-	s.last = *o
-	if s.state != state {
-		line := journal.Event{
-			Kind: journal.EngineState, Mono: int64(p.now()), Pool: p.cfg.Name, Engine: p.cfg.Engines[i].Name, State: state.String(),
-			Running: max(o.Running, 0), Waiting: max(o.Waiting, 0), KVUsed: int64(max(o.KVUsed, 0)),
-		}
-		p.journal(&line)
-		p.cfg.Log.Info("engine state", "pool", p.cfg.Name, "engine", p.cfg.Engines[i].Name, "state", state.String(), "was", s.state.String(), "err", o.Err)
-		s.state = state
-	}
+	p.engines[i].last = *o
+	p.stateLocked(i, state, o.Err)
 	if p.core == nil {
 		return
 	}
@@ -177,6 +192,20 @@ func (p *Pool) observed(i int, state admission.State, o *engine.Observation) {
 	p.stepLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(i), Gauge: admission.Gauge{
 		State: state, Asked: admission.Time(o.Asked.Sub(p.cfg.Start)), Running: running, KV: int64(o.KVUsed), Progress: o.Progress, Preemptions: o.Preemptions,
 	}})
+}
+
+// stateLocked notes a change of an engine's state; err is why.
+func (p *Pool) stateLocked(i int, state admission.State, err error) {
+	s := &p.engines[i]
+	if s.state == state {
+		return
+	}
+	p.journal(&journal.Event{
+		Kind: journal.EngineState, Mono: int64(p.now()), Pool: p.cfg.Name, Engine: p.cfg.Engines[i].Name, State: state.String(),
+		Running: max(s.last.Running, 0), Waiting: max(s.last.Waiting, 0), KVUsed: int64(max(s.last.KVUsed, 0)),
+	})
+	p.cfg.Log.Info("engine state", "pool", p.cfg.Name, "engine", p.cfg.Engines[i].Name, "state", state.String(), "was", s.state.String(), "err", err)
+	s.state = state
 }
 
 // EngineView is one engine as the pool sees it.

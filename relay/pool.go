@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -25,7 +26,7 @@ type Pool struct {
 
 	mu      sync.Mutex
 	core    *admission.Core // nil until there is a table
-	why     error           // why there is none
+	why     error           // why there is none, or none with the engines as they are
 	table   *admission.Table
 	fx      []admission.Effect
 	records []*record
@@ -39,12 +40,19 @@ type Pool struct {
 	drain   bool
 	active  int           // calls inside Serve
 	idle    chan struct{} // closed when active falls to 0 while draining
-	recalls map[uint64]admission.Time
+	recalls []recall      // the last of each class
+}
+
+// recall is what the pool remembers of a class's recall.
+type recall struct {
+	opened  admission.Time
+	request string // that it was opened for
 }
 
 // engineState is what the pool knows of an engine.
 type engineState struct {
 	known bool // its capabilities have been read
+	taken bool // the table has them
 	caps  engine.Capabilities
 	last  engine.Observation
 	state admission.State
@@ -65,7 +73,9 @@ type record struct {
 	admit     admission.Effect
 	end       admission.Effect // the Reject or Done
 	waited    bool
+	ran       bool // it has been admitted before
 	reclaimed bool
+	reclaim   string // the request that it was for
 	cancel    context.CancelCauseFunc
 	recall    uint64
 }
@@ -86,8 +96,8 @@ const maxModels = 64
 func New(cfg Config) *Pool {
 	p := &Pool{
 		cfg: cfg, classes: map[string]admission.Class{}, tenants: map[string]admission.Tenant{}, armed: admission.Never,
-		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: map[uint64]admission.Time{},
-		why: fmt.Errorf("pool %s: its engines have not been asked yet", cfg.Name), idle: make(chan struct{}),
+		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
+		why: errors.New("its engines have not been asked yet"), idle: make(chan struct{}),
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	for i, name := range cfg.Classes {
@@ -180,7 +190,7 @@ func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
 	line := journal.Event{Mono: int64(now), Request: r.call.ID, Revision: e.Rev}
 	switch e.Op {
 	case admission.Queued:
-		r.stage, r.waited, r.reclaimed = stageWaiting, true, false
+		r.stage, r.waited, r.reclaimed, r.reclaim = stageWaiting, true, false, ""
 		line.Kind = journal.Queued
 		// A request that was just offered is told by its own goroutine's look at
 		// the record; one that runs again too.
@@ -188,9 +198,12 @@ func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
 		r.stage, r.admit = stageAdmitted, *e
 		line.Kind, line.Engine, line.Hold, line.Loan = journal.Admitted, p.cfg.Engines[e.Engine].Name, uint64(e.Hold), e.Loan
 		line.ReservedTokens, line.MaxTokens, line.QueueNS = e.Tokens, e.Limit, int64(now-r.arrived)
-		p.cfg.Metrics.waited(p.cfg.Name, r.call.Class, now-r.arrived)
+		if !r.ran {
+			r.ran = true
+			p.cfg.Metrics.waited(p.cfg.Name, r.call.Class, now-r.arrived)
+		}
 	case admission.Reclaim:
-		r.reclaimed = true
+		r.reclaimed, r.reclaim = true, p.requestLocked(e.For)
 		if r.cancel != nil {
 			r.cancel(errReclaimed)
 		}
@@ -216,28 +229,31 @@ func (r *record) signal() {
 	}
 }
 
+// requestLocked is the name of a request, "" of one that is gone.
+func (p *Pool) requestLocked(id admission.ID) string {
+	if r := p.records[id.Slot()]; r != nil && r.id == id {
+		return r.call.ID
+	}
+	return ""
+}
+
+var recallKinds = map[admission.Cause]journal.Kind{
+	admission.CauseRecallOpened:  journal.RecallOpened,
+	admission.CauseRecallGranted: journal.RecallGranted,
+	admission.CauseRecallServed:  journal.RecallServed,
+	admission.CauseRecallSettled: journal.RecallSettled,
+}
+
 // stageLocked writes down what became of recalls, lending and ghosts.
 func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 	line := journal.Event{Mono: int64(now), Pool: p.cfg.Name, Class: p.cfg.Classes[e.Class], Revision: e.Rev}
-	if r := p.records[e.For.Slot()]; e.For != 0 && r != nil && r.id == e.For {
-		line.For = r.call.ID
-		if e.Cause == admission.CauseRecallOpened {
-			r.recall = e.Seq
-		}
-	}
-	opened, known := p.recalls[e.Seq]
+	kind, ofRecall := recallKinds[e.Cause]
 	switch e.Cause {
 	case admission.CauseRecallOpened:
-		line.Kind, line.Recall = journal.RecallOpened, e.Seq
-		p.recalls[e.Seq] = now
-		opened, known = now, true
-	case admission.CauseRecallGranted:
-		line.Kind, line.Recall = journal.RecallGranted, e.Seq
-	case admission.CauseRecallServed:
-		line.Kind, line.Recall = journal.RecallServed, e.Seq
-	case admission.CauseRecallSettled:
-		line.Kind, line.Recall = journal.RecallSettled, e.Seq
-		delete(p.recalls, e.Seq)
+		p.recalls[e.Class] = recall{opened: now, request: p.requestLocked(e.For)}
+		if r := p.records[e.For.Slot()]; r != nil && r.id == e.For {
+			r.recall = e.Seq
+		}
 	case admission.CauseLendingClosed:
 		line.Kind = journal.LendingClosed
 	case admission.CauseLendingOpened:
@@ -246,8 +262,11 @@ func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 		line.Kind, line.Hold, line.Engine = journal.Ghost, uint64(e.Hold), p.cfg.Engines[e.Engine].Name
 		p.cfg.Log.Warn("the engine never confirmed a release", "pool", p.cfg.Name, "engine", line.Engine, "class", line.Class, "kv_tokens", e.Tokens)
 	}
-	if known && line.Recall != 0 {
-		p.cfg.Metrics.recall(p.cfg.Name, line.Class, string(line.Kind), now-opened)
+	if ofRecall {
+		// The request may have left long before the last loan does.
+		rc := &p.recalls[e.Class]
+		line.Kind, line.Recall, line.For = kind, e.Seq, rc.request
+		p.cfg.Metrics.recall(p.cfg.Name, line.Class, string(kind), now-rc.opened)
 	}
 	p.journal(&line)
 }
@@ -291,12 +310,15 @@ func (p *Pool) Ready() error {
 	case p.drain:
 		return fmt.Errorf("pool %s: draining", p.cfg.Name)
 	case p.core == nil:
-		return p.why
+		return fmt.Errorf("pool %s: %w", p.cfg.Name, p.why)
 	}
 	for i := range p.engines {
 		if p.engines[i].state == admission.Ready {
 			return nil
 		}
+	}
+	if p.why != nil {
+		return fmt.Errorf("pool %s: no engine is ready: %w", p.cfg.Name, p.why)
 	}
 	return fmt.Errorf("pool %s: no engine is ready", p.cfg.Name)
 }

@@ -1,0 +1,432 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"headgate/admission"
+	"headgate/engine"
+	"headgate/journal"
+	"headgate/wire"
+)
+
+// attempt is one dispatch of a call, and how it went.
+type attempt struct {
+	pool   *Pool
+	record *record
+	call   *Call
+	sink   Sink
+
+	admit      admission.Effect
+	dispatched time.Time    // zero until it was
+	first      time.Time    // of the first token of a stream
+	last       atomic.Int64 // when something came or went, since the pool's start
+	prompt     int          // tokens, as the engine counted; 0 until it has
+	cached     int
+	out        int // tokens
+	told       int // of which the core knows
+	timing     *engine.Timing
+
+	writing   sync.Mutex // the sink's, against the keep-alive
+	delivered bool       // something of the answer has gone to the sink; guarded by writing
+
+	cause admission.Cause
+	flags uint8
+	err   *wire.Error
+	// confirm waits for the release of what the attempt may still hold at the
+	// engine; nil: it holds nothing there.
+	confirm func(context.Context) engine.Confirmation
+}
+
+// attempt begins one for an admitted request.
+func (p *Pool) attempt(r *record, sink Sink) *attempt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &attempt{pool: p, record: r, call: r.call, sink: sink, admit: r.admit}
+}
+
+// run dispatches the request and passes on the answer. It fills in what report
+// needs.
+func (a *attempt) run(ctx context.Context) {
+	p, r := a.pool, a.record
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p.mu.Lock()
+	r.cancel = cancel
+	if r.reclaimed {
+		cancel(errReclaimed)
+	}
+	caps := &p.engines[a.admit.Engine].caps
+	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
+	p.mu.Unlock()
+	if ctx.Err() != nil {
+		a.interrupted(ctx, nil)
+		return
+	}
+	a.sinkAdmitted()
+
+	eng := &p.cfg.Engines[a.admit.Engine]
+	req := a.call.Request
+	// Upstream always streams, so that what an answer has come to is known while
+	// it runs; except where several sequences make up one whole answer.
+	stream := req.Stream || req.N <= 1
+	proj := wire.Projection{Stream: stream, MaxTokens: int(a.admit.Limit)}
+	if model != req.Model {
+		proj.Model = model
+	}
+	if ordered {
+		proj.HasPriority, proj.Priority = true, eng.Priority[r.class]
+	}
+	body, err := req.Project(nil, proj)
+	if err != nil {
+		a.failed(wire.Internal())
+		p.cfg.Log.Error("projection failed", "request", a.call.ID, "err", err)
+		return
+	}
+	a.dispatched = time.Now()
+	p.log(r, &journal.Event{Kind: journal.Dispatched, Engine: eng.Name, Hold: uint64(a.admit.Hold), Loan: a.admit.Loan})
+	stop := a.watch(ctx, cancel)
+	defer stop()
+	s, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
+		API: req.API, Body: body, ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
+		Interruptible: a.admit.Loan,
+	})
+	if err != nil {
+		a.undispatched(ctx, err)
+		return
+	}
+	a.confirm = s.Abort
+	a.relay(ctx, s, stream)
+}
+
+func (a *attempt) sinkAdmitted() {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	a.sink.Admitted(Decision{Queued: a.record.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan})
+}
+
+// undispatched sorts out why a dispatch gave no stream.
+func (a *attempt) undispatched(ctx context.Context, err error) {
+	var status *engine.StatusError
+	var unanswered *engine.Unanswered
+	switch {
+	case errors.As(err, &status):
+		// The engine's own hint is the best there is.
+		a.failed(wire.FromUpstream(status.Status, status.Body, status.Header))
+	case errors.As(err, &unanswered):
+		a.confirm = unanswered.Confirm
+		a.interrupted(ctx, err)
+	case ctx.Err() != nil:
+		a.interrupted(ctx, err)
+	default:
+		a.flags = admission.FlagUntouched
+		a.cause = admission.CauseUnreachable
+		a.err = wire.EngineUnavailable(0)
+		a.pool.cfg.Log.Warn("engine unreachable", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
+	}
+}
+
+// interrupted is the end of an attempt that the gateway gave up, or whose
+// connection broke.
+func (a *attempt) interrupted(ctx context.Context, err error) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errReclaimed):
+		a.cause = admission.CauseReclaimed
+		a.err = wire.LoanEnded()
+	case errors.Is(cause, errIdle):
+		a.cause = admission.CauseTimeout
+		a.err = wire.UpstreamTimeout(a.pool.cfg.IdleTimeout)
+	case errors.Is(cause, errShutdown):
+		a.cause = admission.CauseDraining
+		a.err = wire.Draining()
+	case cause != nil || errors.Is(err, errClient):
+		a.cause = admission.CauseClientGone
+		a.err = wire.ClientClosed()
+	case late(err):
+		a.cause = admission.CauseTimeout
+		a.err = wire.UpstreamTimeout(time.Since(a.dispatched).Round(time.Millisecond))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		a.failed(wire.UpstreamTorn())
+	default:
+		a.failed(wire.UpstreamError("the connection to the engine failed"))
+		a.pool.cfg.Log.Warn("engine failed", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
+	}
+}
+
+// late tells that the engine held back its answer for longer than the adapter
+// was told to wait.
+func late(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+func (a *attempt) failed(err *wire.Error) {
+	a.cause, a.err = admission.CauseFailed, err
+}
+
+// errClient marks a failure to write to the client.
+var errClient = errors.New("the client is gone")
+
+// relay passes on the events of a stream.
+func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
+	req := a.call.Request
+	var whole *wire.Assembler
+	if stream && !req.Stream {
+		whole = wire.NewAssembler(req.API, a.pool.cfg.MaxAnswer)
+	}
+	for {
+		d, err := s.Next()
+		a.touch()
+		switch {
+		case err == io.EOF:
+			a.ended(whole)
+			return
+		case err != nil:
+			a.interrupted(ctx, err)
+			return
+		case d.Err != nil:
+			a.failed(d.Err)
+			return
+		}
+		a.count(&d, stream)
+		switch {
+		case !stream:
+			err = a.answer(d.Data)
+		case whole != nil:
+			if len(d.Data) == 0 {
+				continue
+			}
+			if err := whole.Add(d.Data); err != nil {
+				a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
+				return
+			}
+		case d.UsageOnly && !req.IncludeUsage:
+			// The gateway asked for it, the client did not.
+		default:
+			err = a.event(d.Raw)
+		}
+		if err != nil {
+			a.interrupted(ctx, errors.Join(errClient, err))
+			return
+		}
+	}
+}
+
+// ended is the clean end of an answer.
+func (a *attempt) ended(whole *wire.Assembler) {
+	a.confirm = nil
+	a.cause = admission.CauseFinished
+	if whole == nil {
+		return
+	}
+	body, err := whole.JSON()
+	if err != nil {
+		a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
+		return
+	}
+	if a.answer(body) != nil {
+		// The engine has done its work; only the client has not got it.
+		a.cause, a.err = admission.CauseClientGone, wire.ClientClosed()
+	}
+}
+
+func (a *attempt) event(raw []byte) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	a.delivered = true
+	err := a.sink.Event(raw)
+	a.touch() // a client that reads slowly is no silence of the engine's
+	return err
+}
+
+func (a *attempt) answer(body []byte) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	a.delivered = true
+	return a.sink.Answer(body)
+}
+
+func (a *attempt) touch() { a.last.Store(int64(time.Since(a.pool.cfg.Start))) }
+
+// progressEvery is the least number of tokens between two reports to the core,
+// on engines of smaller blocks.
+const progressEvery = 16
+
+// count keeps the books of what an answer has come to.
+func (a *attempt) count(d *engine.Delta, stream bool) {
+	if d.Timing != nil {
+		a.timing = d.Timing
+	}
+	a.out += d.Tokens
+	if d.HasUsage {
+		a.prompt, a.cached = max(a.prompt, d.Usage.Prompt), max(a.cached, d.Usage.Cached)
+		// Usage on the way (continuous usage stats) is of one choice, and some
+		// engines leave it at zero; the last is of all.
+		a.out = max(a.out, d.Usage.Completion)
+		if (d.UsageOnly || !stream) && d.Usage.Completion > 0 {
+			a.out = d.Usage.Completion
+		}
+	}
+	if a.out > 0 && stream && a.first.IsZero() {
+		a.first = time.Now()
+		a.pool.log(a.record, &journal.Event{Kind: journal.FirstToken, Engine: a.engineName(), Hold: uint64(a.admit.Hold), OutputTokens: int64(a.out)})
+		a.pool.cfg.Metrics.first(a.pool.cfg.Name, a.call.Class, a.first.Sub(a.call.Arrived))
+	}
+	if a.out > 0 && a.told == 0 || a.out >= a.told+progressEvery {
+		a.told = a.out
+		a.pool.step(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out)})
+	}
+}
+
+func (a *attempt) engineName() string { return a.pool.cfg.Engines[a.admit.Engine].Name }
+
+// watch ends an attempt whose engine is silent for too long, and keeps the
+// client's stream alive meanwhile.
+func (a *attempt) watch(ctx context.Context, cancel context.CancelCauseFunc) (stop func()) {
+	p := a.pool
+	a.touch()
+	every := p.cfg.IdleTimeout
+	alive := p.cfg.Keepalive > 0 && a.call.Request.Stream
+	if alive {
+		every = min(every, p.cfg.Keepalive)
+	}
+	var timer *time.Timer
+	over := false // guarded by a.writing, so that nothing is written once stop has returned
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	timer = time.AfterFunc(every, func() {
+		a.writing.Lock()
+		defer a.writing.Unlock()
+		silent := time.Since(p.cfg.Start) - time.Duration(a.last.Load())
+		switch {
+		case over:
+			return
+		case silent >= p.cfg.IdleTimeout:
+			cancel(errIdle)
+			return
+		}
+		next := p.cfg.IdleTimeout - silent
+		if alive {
+			wait := p.cfg.Keepalive - silent
+			if wait <= 0 {
+				if a.sink.KeepAlive() != nil {
+					cancel(errClient)
+					return
+				}
+				wait = p.cfg.Keepalive
+			}
+			next = min(next, wait)
+		}
+		timer.Reset(next)
+	})
+	return func() {
+		a.writing.Lock()
+		over = true
+		a.writing.Unlock()
+		timer.Stop()
+	}
+}
+
+// report tells the core how the attempt ended, and whether the core wants the
+// request to run again.
+func (a *attempt) report() (again bool) {
+	a.writing.Lock()
+	if a.delivered {
+		a.flags |= admission.FlagDelivered
+	}
+	a.writing.Unlock()
+	if a.confirm == nil {
+		a.flags |= admission.FlagReleased
+	}
+	again = a.tell()
+	if a.confirm != nil {
+		a.pool.tasks.Add(1)
+		go a.release()
+	}
+	return again
+}
+
+func (a *attempt) tell() (again bool) {
+	p, r := a.pool, a.record
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.cancel = nil
+	now := int64(p.now())
+	if e := a.scheduled(now); e != nil {
+		p.logLocked(r, e)
+	}
+	p.logLocked(r, &journal.Event{
+		Kind: journal.Ended, Mono: now, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, Cause: a.cause.String(), For: r.reclaim,
+		PromptTokens: int64(a.prompt), CachedTokens: int64(a.cached), OutputTokens: int64(a.out),
+	})
+	if a.cause == admission.CauseUnreachable {
+		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
+	}
+	if a.prompt > 0 {
+		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt)
+		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out), Prompt: int32(a.prompt / a.call.Request.Prompts)})
+	}
+	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.out), Flags: a.flags, Cause: a.cause})
+	return r.stage != stageOver
+}
+
+// scheduled says when the engine began to run the attempt: exactly if it told,
+// else at some moment between the dispatch and the first token. Of an attempt
+// that gave nothing it isn't known that it ever ran: nil.
+func (a *attempt) scheduled(now int64) *journal.Event {
+	at := int64(a.dispatched.Sub(a.pool.cfg.Start))
+	e := &journal.Event{Kind: journal.Scheduled, Mono: now, Engine: a.engineName(), Hold: uint64(a.admit.Hold), ScheduledNS: at}
+	switch {
+	case a.timing != nil && a.timing.Queue >= 0:
+		e.ScheduledNS += int64(a.timing.Queue)
+	case !a.first.IsZero():
+		e.ScheduledUpperNS = int64(a.first.Sub(a.pool.cfg.Start))
+	case a.out > 0:
+		e.ScheduledUpperNS = now // it came as a whole
+	default:
+		return nil
+	}
+	return e
+}
+
+// release waits for the engine's word that an aborted attempt is gone.
+func (a *attempt) release() {
+	p := a.pool
+	defer p.tasks.Done()
+	ctx, cancel := context.WithTimeout(p.killCtx, confirmTimeout)
+	defer cancel()
+	c := a.confirm(ctx)
+	if c.By == engine.Unconfirmed {
+		if p.killCtx.Err() == nil {
+			p.cfg.Log.Warn("the engine did not confirm a release", "pool", p.cfg.Name, "engine", a.engineName(), "request", a.call.ID)
+		}
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stepLocked(&admission.Event{Kind: admission.Released, Hold: a.admit.Hold})
+	p.logLocked(a.record, &journal.Event{
+		Kind: journal.Released, Mono: int64(p.now()), Engine: a.engineName(), Hold: uint64(a.admit.Hold), Cause: string(c.By),
+	})
+}
+
+// finished writes down the end of a call.
+func (p *Pool) finished(a *attempt) {
+	status := http.StatusOK
+	if a.err != nil && (a.cause == admission.CauseClientGone || !a.sink.Started()) {
+		status = a.err.Status
+	}
+	e := &journal.Event{
+		Kind: journal.Finished, Cause: a.cause.String(), Status: status, Engine: a.engineName(), Hold: uint64(a.admit.Hold),
+		PromptTokens: int64(a.prompt), CachedTokens: int64(a.cached), OutputTokens: int64(a.out),
+	}
+	p.log(a.record, e)
+	p.cfg.Metrics.finished(p.cfg.Name, a.call.Class, a.cause.String(), time.Since(a.call.Arrived))
+}
