@@ -82,5 +82,6 @@ func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false) // people read it too
 	_ = e.Encode(v) // a reader that has gone needs no answer
 }

@@ -1,0 +1,93 @@
+package gateway
+
+import (
+	"flag"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens in testdata")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", name, d)
+	}
+}
+
+func (r *rig) admin(path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r.gateway.Admin(r.metrics).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	return w
+}
+
+// Four slots, three of them interactive's: batch runs on its own slot and on
+// loans, interactive is back and waits, and so does the next batch request.
+func TestDebugAdmission(t *testing.T) {
+	bubble(t, setup{slots: 4, depth: 4, wait: time.Hour}, func(t *testing.T, r *rig) {
+		time.Sleep(5 * time.Second)
+		for range 4 {
+			r.stream("Headgate-Class", "batch")
+		}
+		r.start("POST", chat, chatBody(`,"max_tokens":100`))
+		synctest.Wait()
+		r.start("POST", chat, chatBody(`,"max_tokens":200`), "Headgate-Class", "batch")
+		sleep(300) // past the engine's next sample
+		synctest.Wait()
+		for path, name := range map[string]string{
+			"/debug/admission": "admission.txt", "/debug/admission?format=json": "admission.json", "/debug/engines": "engines.json",
+		} {
+			w := r.admin(path)
+			kind := map[bool]string{true: "text/plain; charset=utf-8", false: "application/json"}[strings.HasSuffix(name, ".txt")]
+			if w.Code != 200 || w.Header().Get("Content-Type") != kind {
+				t.Errorf("%s: %d %v", path, w.Code, w.Header())
+			}
+			golden(t, name, w.Body.String())
+		}
+	})
+}
+
+// Not ready says why; alive is alive whatever the engines do.
+func TestReady(t *testing.T) {
+	check := func(t *testing.T, r *rig, status int, says string) {
+		t.Helper()
+		if w := r.admin("/readyz"); w.Code != status || w.Body.String() != says+"\n" {
+			t.Errorf("/readyz: %d %q", w.Code, w.Body)
+		}
+		if w := r.admin("/healthz"); w.Code != 200 || w.Body.String() != "ok\n" {
+			t.Errorf("/healthz: %d %q", w.Code, w.Body)
+		}
+	}
+	bubble(t, setup{noEngine: true}, func(t *testing.T, r *rig) {
+		check(t, r, 503, "not ready: pool main: its engines have not been asked yet")
+		if w := r.admin("/debug/admission"); w.Body.String() != "pool main (not ready: pool main: its engines have not been asked yet)\n" {
+			t.Errorf("%q", w.Body)
+		}
+	})
+	bubble(t, setup{}, func(t *testing.T, r *rig) {
+		check(t, r, 200, "ready")
+		r.engine.Close()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		check(t, r, 503, "not ready: pool main: no engine is ready")
+		r.drain(time.Second)
+		check(t, r, 503, "not ready: draining")
+	})
+}
