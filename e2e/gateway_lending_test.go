@@ -59,8 +59,7 @@ func goChat(ctx context.Context, g *headgate.Gateway, key string, body object) (
 	return openStreamAs(ctx, g.URL+chatPath, key, body)
 }
 
-func TestGatewayLendsAndRecalls(t *testing.T) {
-	b := startReal(t, four)
+func testLending(t *testing.T, b backend) {
 	k := newKeys(t)
 	g := serveBackend(t, b, k, ", idle_after: 300ms", "")
 	call := func(key string, tokens int) client.Call {
@@ -162,8 +161,7 @@ func TestGatewayLendsAndRecalls(t *testing.T) {
 	}
 }
 
-func TestGatewayReclaimsByDeadline(t *testing.T) {
-	b := startReal(t, four)
+func testReclaim(t *testing.T, b backend) {
 	k := newKeys(t)
 	g := serveBackend(t, b, k, ", idle_after: 100ms", ", reclaim: deadline, deadline: 1s")
 	const tokens = 600

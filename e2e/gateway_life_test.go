@@ -16,66 +16,60 @@ import (
 	"headgate/journal"
 )
 
-func TestGatewayFreesWhatAnAbortLeaves(t *testing.T) {
-	eachBackend(t, func(t *testing.T, b backend) {
-		k := newKeys(t)
-		g := serveBackend(t, b, k, "", "")
-		r := client.Run(t, sdk, client.Call{BaseURL: g.URL + "/v1", APIKey: k.app, Route: client.Chat, AbortAfter: 3,
-			Body: object{"model": b.model, "messages": user("hello"), "max_tokens": 3000, "stream": true}})
-		if !r.Aborted || r.Chunks != 3 {
-			t.Fatalf("%+v, want an abort after 3 chunks", r)
-		}
-		g.AwaitPool("nothing is held", idle)
-		if m := untilLoad(t, b.url, 0, 0); m["vllm:generation_tokens_total"] >= 3000 {
-			t.Errorf("the engine made %v tokens for an answer that nobody wanted", m["vllm:generation_tokens_total"])
-		}
-		gone := g.AwaitEvent("an attempt whose client left", func(e *journal.Event) bool { return e.Kind == journal.Ended && e.Cause == "client_gone" })
-		g.AwaitEvent("the release of its hold, confirmed", func(e *journal.Event) bool {
-			return e.Kind == journal.Released && e.Hold == gone.Hold && e.Cause != ""
-		})
-		g.AwaitEvent("the end of the request", func(e *journal.Event) bool {
-			return e.Kind == journal.Finished && e.Request == gone.Request && e.Cause == "client_gone"
-		})
+func testAbort(t *testing.T, b backend) {
+	k := newKeys(t)
+	g := serveBackend(t, b, k, "", "")
+	r := client.Run(t, sdk, client.Call{BaseURL: g.URL + "/v1", APIKey: k.app, Route: client.Chat, AbortAfter: 3,
+		Body: object{"model": b.model, "messages": user("hello"), "max_tokens": 3000, "stream": true}})
+	if !r.Aborted || r.Chunks != 3 {
+		t.Fatalf("%+v, want an abort after 3 chunks", r)
+	}
+	g.AwaitPool("nothing is held", idle)
+	if m := untilLoad(t, b.url, 0, 0); m["vllm:generation_tokens_total"] >= 3000 {
+		t.Errorf("the engine made %v tokens for an answer that nobody wanted", m["vllm:generation_tokens_total"])
+	}
+	gone := g.AwaitEvent("an attempt whose client left", func(e *journal.Event) bool { return e.Kind == journal.Ended && e.Cause == "client_gone" })
+	g.AwaitEvent("the release of its hold, confirmed", func(e *journal.Event) bool {
+		return e.Kind == journal.Released && e.Hold == gone.Hold && e.Cause != ""
+	})
+	g.AwaitEvent("the end of the request", func(e *journal.Event) bool {
+		return e.Kind == journal.Finished && e.Request == gone.Request && e.Cause == "client_gone"
 	})
 }
 
-func TestGatewayDrains(t *testing.T) {
-	eachBackend(t, func(t *testing.T, b backend) {
-		k := newKeys(t)
-		g := serveBackend(t, b, k, "", "")
-		const tokens = 600
-		s := client.Start(t, sdk, client.Call{BaseURL: g.URL + "/v1", APIKey: k.app, Route: client.Chat, TimeoutMS: 100_000,
-			Body: object{"model": b.model, "messages": user("hello"), "max_tokens": tokens, "temperature": 0, "stream": true,
-				"stream_options": object{"include_usage": true}}})
-		<-s.First(0)
-		g.Terminate()
-		g.AwaitOutput(`"draining"`)
-		if status, text := g.Readyz(); status != http.StatusServiceUnavailable || !strings.Contains(text, "draining") {
-			t.Errorf("/readyz says %d %q while it drains", status, text)
-		}
-		res, err := postAs(t.Context(), g.URL+chatPath, k.app, object{"model": b.model, "messages": user("hello"), "max_tokens": 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
-		if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After-Ms") != "" {
-			t.Errorf("a request while it drains: %s, headers %v, want 503 and no hint", res.Status, res.Header)
-		}
-		r := s.Result(0)
-		if r.Error != nil || r.FinishReason != "length" || r.Usage == nil || r.Usage.Completion != tokens {
-			t.Errorf("the running stream: error %+v, finish reason %q, usage %+v, want its whole answer", r.Error, r.FinishReason, r.Usage)
-		}
-		g.Wait()
-		if events := g.Events(); events[len(events)-1].Kind != journal.Stopped {
-			t.Errorf("the journal ends with %+v", events[len(events)-1])
-		}
-	})
+func testDrain(t *testing.T, b backend) {
+	k := newKeys(t)
+	g := serveBackend(t, b, k, "", "")
+	const tokens = 600
+	s := client.Start(t, sdk, client.Call{BaseURL: g.URL + "/v1", APIKey: k.app, Route: client.Chat, TimeoutMS: 100_000,
+		Body: object{"model": b.model, "messages": user("hello"), "max_tokens": tokens, "temperature": 0, "stream": true,
+			"stream_options": object{"include_usage": true}}})
+	<-s.First(0)
+	g.Terminate()
+	g.AwaitOutput(`"draining"`)
+	if status, text := g.Readyz(); status != http.StatusServiceUnavailable || !strings.Contains(text, "draining") {
+		t.Errorf("/readyz says %d %q while it drains", status, text)
+	}
+	res, err := postAs(t.Context(), g.URL+chatPath, k.app, object{"model": b.model, "messages": user("hello"), "max_tokens": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After-Ms") != "" {
+		t.Errorf("a request while it drains: %s, headers %v, want 503 and no hint", res.Status, res.Header)
+	}
+	r := s.Result(0)
+	if r.Error != nil || r.FinishReason != "length" || r.Usage == nil || r.Usage.Completion != tokens {
+		t.Errorf("the running stream: error %+v, finish reason %q, usage %+v, want its whole answer", r.Error, r.FinishReason, r.Usage)
+	}
+	g.Wait()
+	if events := g.Events(); events[len(events)-1].Kind != journal.Stopped {
+		t.Errorf("the journal ends with %+v", events[len(events)-1])
+	}
 }
 
-// TestGatewayHintsAreFollowed fills a queue, and lets the SDK come back when it
-// was told to.
-func TestGatewayHintsAreFollowed(t *testing.T) {
-	b := startReal(t, four)
+// testHints fills a queue, and lets the SDK come back when it was told to.
+func testHints(t *testing.T, b backend) {
 	k := newKeys(t)
 	const depth = 6
 	g := serveBackend(t, b, k, "", ", ceiling: {slots: 1}, queue: {depth: 6, per_tenant: 0, wait: 0}")

@@ -28,25 +28,41 @@ type backend struct {
 // while they run, and which says when it began to run each.
 var four = realengine.Options{Model: gguf.Options{Layers: 4, Width: 256}, Slots: 4, Ctx: 4096, PerRequestMetrics: true}
 
-func startReal(t *testing.T, o realengine.Options) backend {
-	e := realengine.Start(t, o)
-	return backend{"vllm", e.URL, e.Model}
-}
-
-// eachBackend runs test against the real engine, the simulated one, and
-// llama-server where a binary is named.
-func eachBackend(t *testing.T, test func(*testing.T, backend)) {
-	t.Run("llama.cpp", func(t *testing.T) { test(t, startReal(t, four)) })
+// TestGateway runs the basic set against the real engine, the simulated one, and
+// llama-server where a binary is named; the rest against the real engine alone.
+func TestGateway(t *testing.T) {
+	basic := func(t *testing.T, b backend) {
+		b.run(t, "answers as the engine does", testAnswers)
+		b.run(t, "frees what an abort leaves", testAbort)
+		b.run(t, "drains", testDrain)
+	}
+	t.Run("llama.cpp", func(t *testing.T) {
+		e := realengine.Start(t, four)
+		b := backend{"vllm", e.URL, e.Model}
+		basic(t, b)
+		b.run(t, "refuses in the SDK's terms", testRefusals)
+		b.run(t, "gives hints that are followed", testHints)
+		b.run(t, "lends and recalls", testLending)
+		b.run(t, "reclaims by deadline", testReclaim)
+	})
 	t.Run("simulated", func(t *testing.T) {
-		e := headgate.StartEngine(t, "--speed", "0.2", "--num-gpu-blocks", "2048")
-		test(t, backend{"vllm", e.URL, e.Model})
+		e := headgate.StartEngine(t, "--speed", "0.05", "--num-gpu-blocks", "2048")
+		basic(t, backend{"vllm", e.URL, e.Model})
 	})
 	if os.Getenv(realengine.LlamaServerEnv) == "" {
 		return
 	}
 	t.Run("llama-server", func(t *testing.T) {
 		e := realengine.StartLlamaServer(t, four)
-		test(t, backend{"llamacpp", e.URL, e.Model})
+		basic(t, backend{"llamacpp", e.URL, e.Model})
+	})
+}
+
+// run runs a test against an engine that does nothing else.
+func (b backend) run(t *testing.T, name string, test func(*testing.T, backend)) {
+	t.Run(name, func(t *testing.T) {
+		untilLoad(t, b.url, 0, 0)
+		test(t, b)
 	})
 }
 
@@ -90,90 +106,83 @@ func idle(s *admission.Snapshot) bool {
 	return len(s.Holds) == 0 && s.Used.Slots == 0 && s.Used.KV == 0
 }
 
-func TestGatewayAnswersAsTheEngineDoes(t *testing.T) {
-	eachBackend(t, func(t *testing.T, b backend) {
-		k := newKeys(t)
-		g := serveBackend(t, b, k, "", "")
-		messages := []object{{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello world"}}
-		chat := func(more object) client.Call {
-			body := object{"model": b.model, "messages": messages, "max_tokens": 12, "temperature": 0}
-			for field, v := range more {
-				body[field] = v
-			}
-			return client.Call{Route: client.Chat, Body: body}
+func testAnswers(t *testing.T, b backend) {
+	k := newKeys(t)
+	g := serveBackend(t, b, k, "", "")
+	messages := []object{{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello world"}}
+	chat := func(more object) client.Call {
+		body := object{"model": b.model, "messages": messages, "max_tokens": 12, "temperature": 0}
+		for field, v := range more {
+			body[field] = v
 		}
-		text := func(more object) client.Call {
-			body := object{"model": b.model, "prompt": "the river", "max_tokens": 8, "temperature": 0}
-			for field, v := range more {
-				body[field] = v
-			}
-			return client.Call{Route: client.Completions, Body: body}
+		return client.Call{Route: client.Chat, Body: body}
+	}
+	text := func(more object) client.Call {
+		body := object{"model": b.model, "prompt": "the river", "max_tokens": 8, "temperature": 0}
+		for field, v := range more {
+			body[field] = v
 		}
-		usage := object{"include_usage": true}
-		calls := []client.Call{
-			chat(nil), chat(object{"stream": true}), chat(object{"stream": true, "stream_options": usage}),
-			text(nil), text(object{"stream": true}), text(object{"stream": true, "stream_options": usage}),
-			{Route: client.Models},
-		}
-		through := func(url, key string) *client.Session {
-			to := make([]client.Call, len(calls))
-			for i, c := range calls {
-				c.BaseURL, c.APIKey = url+"/v1", key
-				to[i] = c
-			}
-			return client.Start(t, sdk, to...)
-		}
-		// What a user of the SDK sees, but for what differs between two calls.
-		type seen struct {
-			Text, FinishReason string
-			Chunks             int
-			Usage              *client.Usage
-			Models             []string
-			Error              *client.Error
-		}
-		view := func(r client.Result) seen {
-			return seen{r.Text, r.FinishReason, r.Chunks, r.Usage, r.Models, r.Error}
-		}
-		direct := through(b.url, "")
-		for i := range calls {
-			<-direct.Done(i)
-		}
-		gateway := through(g.URL, k.app)
+		return client.Call{Route: client.Completions, Body: body}
+	}
+	usage := object{"include_usage": true}
+	calls := []client.Call{
+		chat(nil), chat(object{"stream": true}), chat(object{"stream": true, "stream_options": usage}),
+		text(nil), text(object{"stream": true}), text(object{"stream": true, "stream_options": usage}),
+		{Route: client.Models},
+	}
+	through := func(url, key string) *client.Session {
+		to := make([]client.Call, len(calls))
 		for i, c := range calls {
-			want, got := view(direct.Result(i)), gateway.Result(i)
-			if want.Error != nil {
-				t.Fatalf("%s %v: the engine itself says %+v", c.Route, c.Body, want.Error)
-			}
-			if diff := cmp.Diff(want, view(got)); diff != "" {
-				t.Errorf("%s %v (-engine +gateway):\n%s", c.Route, c.Body, diff)
-			}
-			if got.Headers["headgate-request-id"] == "" {
-				t.Errorf("%s: headers %v have no request id", c.Route, got.Headers)
-			}
-			if c.Route == client.Models {
-				continue
-			}
-			if want.Text == "" || want.FinishReason != "length" {
-				t.Errorf("%s: the engine's answer %+v shows nothing", c.Route, want)
-			}
-			if h := got.Headers; h["headgate-class"] != "interactive" || h["headgate-loan"] == "" || h["headgate-queue-ms"] == "" {
-				t.Errorf("%s: headers %v do not tell class, loan and wait", c.Route, h)
-			}
+			c.BaseURL, c.APIKey = url+"/v1", key
+			to[i] = c
 		}
-		g.AwaitPool("nothing is held", idle)
-	})
+		return client.Start(t, sdk, to...)
+	}
+	// What a user of the SDK sees, but for what differs between two calls.
+	type seen struct {
+		Text, FinishReason string
+		Chunks             int
+		Usage              *client.Usage
+		Models             []string
+		Error              *client.Error
+	}
+	view := func(r client.Result) seen {
+		return seen{r.Text, r.FinishReason, r.Chunks, r.Usage, r.Models, r.Error}
+	}
+	direct := through(b.url, "")
+	for i := range calls {
+		<-direct.Done(i)
+	}
+	gateway := through(g.URL, k.app)
+	for i, c := range calls {
+		want, got := view(direct.Result(i)), gateway.Result(i)
+		if want.Error != nil {
+			t.Fatalf("%s %v: the engine itself says %+v", c.Route, c.Body, want.Error)
+		}
+		if diff := cmp.Diff(want, view(got)); diff != "" {
+			t.Errorf("%s %v (-engine +gateway):\n%s", c.Route, c.Body, diff)
+		}
+		if got.Headers["headgate-request-id"] == "" {
+			t.Errorf("%s: headers %v have no request id", c.Route, got.Headers)
+		}
+		if c.Route == client.Models {
+			continue
+		}
+		if want.Text == "" || want.FinishReason != "length" {
+			t.Errorf("%s: the engine's answer %+v shows nothing", c.Route, want)
+		}
+		if h := got.Headers; h["headgate-class"] != "interactive" || h["headgate-loan"] == "" || h["headgate-queue-ms"] == "" {
+			t.Errorf("%s: headers %v do not tell class, loan and wait", c.Route, h)
+		}
+	}
+	g.AwaitPool("nothing is held", idle)
 }
 
 var number = regexp.MustCompile(`\d+`)
 
-func TestGatewayRefusesInTheSDKsTerms(t *testing.T) {
-	b := startReal(t, tiny)
+func testRefusals(t *testing.T, b backend) {
 	k := newKeys(t)
-	g := headgate.Start(t, fmt.Sprintf(`%spools:
-  - name: main
-    engines: [{name: engine, kind: %s, url: "%s", slots: 2, observe_every: 50ms}]
-    classes: [{name: interactive, floor: {slots: 1}}, {name: batch, floor: {slots: 1}}]
-`, k.yaml, b.kind, b.url)).AwaitReady()
+	g := serveBackend(t, b, k, "", "")
 	stranger, _ := headgate.NewKey(t)
 	call := func(key string, headers map[string]string, model, prompt string) client.Call {
 		return client.Call{BaseURL: g.URL + "/v1", APIKey: key, Route: client.Chat, Headers: headers,
@@ -187,7 +196,7 @@ func TestGatewayRefusesInTheSDKsTerms(t *testing.T) {
 		{"unknown key", call(stranger, nil, b.model, "hello"), "AuthenticationError", "unauthorized"},
 		{"class not allowed", call(k.app, map[string]string{"Headgate-Class": "batch"}, b.model, "hello"), "PermissionDeniedError", "class_not_permitted"},
 		{"unknown model", call(k.app, nil, "other", "hello"), "NotFoundError", "model_not_found"},
-		{"too long", call(k.app, nil, b.model, strings.Repeat("word ", 4000)), "BadRequestError", "context_length_exceeded"},
+		{"too long", call(k.app, nil, b.model, strings.Repeat("word ", 8000)), "BadRequestError", "context_length_exceeded"},
 		{"refused by the engine", call(k.app, nil, b.model, "hello"), "BadRequestError", "engine_refused"},
 	}
 	var calls []client.Call
