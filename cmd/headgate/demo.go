@@ -64,7 +64,7 @@ An interactive request:
 The same as batch work, which may use what is idle:
 
   curl %[1]s/v1/chat/completions -H 'Content-Type: application/json' -H 'Headgate-Class: batch' \
-    -d '{"model":"%[2]s","max_tokens":256,"messages":[{"role":"user","content":"summarise"}]}'
+    -d '{"model":"%[2]s","max_tokens":64,"messages":[{"role":"user","content":"summarise"}]}'
 
 With the official SDK (Python):
 
