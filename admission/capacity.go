@@ -46,23 +46,31 @@ func (c *Core) refresh(k Class) {
 	cl.hold = hold
 }
 
-// price returns what a request would hold on an engine, the output tokens of
-// each sequence that this pays for, and the most it can produce.
+// price returns what a request would hold on an engine that is no misfit for it,
+// the output tokens of each sequence that this pays for, and the most it can
+// produce.
 //
 // A declared limit is paid in full, unless real lengths run to less than half
 // of it: a pool priced by wishes stands idle. Without one, the learned quantile
-// is paid, or the class's default until there is one. An engine on which
-// running out is fatal is paid for everything the request could produce.
+// is paid, or the class's default until there is one. Nobody is priced beyond
+// the most he could ever get, or he would wait for ever. An engine on which
+// running out is fatal is paid for everything the request could produce, and the
+// limit that it is sent is what its sequences' shares leave.
 func (c *Core) price(cl *class, en *engine, q *request) (amount Amount, expect, limit int32) {
-	room := min(en.contextLimit(), en.spec.KV) - int64(q.prompt)
-	limit = int32(min(room, int64(1)<<30))
+	share := min(en.spec.KV, cl.most[KV]) / int64(q.n)
+	share -= share % en.spec.Block
+	room := min(en.contextLimit(), en.spec.KV)
+	if en.spec.Fatal {
+		room = min(room, share)
+	}
+	limit = int32(min(room-int64(q.prompt), 1<<30))
 	if q.declared {
 		limit = min(limit, q.out)
 	}
 	if cl.spec.MaxOut > 0 {
 		limit = min(limit, cl.spec.MaxOut)
 	}
-	limit = max(limit, 1)
+	limit = max(limit, 1) // a declared limit of 0 still costs a token
 	learned := cl.lengths.usual
 	switch {
 	case en.spec.Fatal:
@@ -76,8 +84,8 @@ func (c *Core) price(cl *class, en *engine, q *request) (amount Amount, expect, 
 	default:
 		expect = min(cl.spec.DefaultOut, limit)
 	}
-	tokens := kv.RoundUp(int64(q.prompt)+int64(expect), en.spec.Block) * int64(q.n)
-	return Of(int64(q.n), min(tokens, en.spec.KV, cl.spec.Ceiling[KV])), expect, limit
+	expect = int32(min(int64(expect), share-int64(q.prompt)))
+	return Of(int64(q.n), kv.RoundUp(int64(q.prompt)+int64(expect), en.spec.Block)*int64(q.n)), expect, limit
 }
 
 // contextLimit is the longest sequence the engine takes.
@@ -97,24 +105,32 @@ func (c *Core) feasible(cl *class, q *request) (why Cause, want, allowed int64) 
 		if en.spec.Closed {
 			continue
 		}
-		least := int64(q.prompt) + 1
-		tokens := kv.RoundUp(least, en.spec.Block) * int64(q.n)
-		switch {
-		case least > en.contextLimit():
-			// A request that some engine's context takes is refused for what
-			// that engine lacks, not for this one's context.
-			if why != CauseTooLarge && why != CauseTooMany && en.contextLimit() > allowed {
-				why, want, allowed = CauseContext, least, en.contextLimit()
-			}
-		case int64(q.n) > min(en.spec.Slots, cl.spec.Ceiling[Slots]):
-			why, want, allowed = CauseTooMany, int64(q.n), min(en.spec.Slots, cl.spec.Ceiling[Slots])
-		case tokens > min(en.spec.KV, cl.spec.Ceiling[KV]):
-			why, want, allowed = CauseTooLarge, tokens, min(en.spec.KV, cl.spec.Ceiling[KV])
-		default:
+		switch w, n, most := en.misfit(cl, q); {
+		case w == CauseNone:
 			return CauseNone, 0, 0
+		case w != CauseContext, why == CauseUnavailable, why == CauseContext && most > allowed:
+			// A request that some engine's context takes is refused for what
+			// that engine lacks, not for another's context.
+			why, want, allowed = w, n, most
 		}
 	}
 	return why, want, allowed
+}
+
+// misfit tells why an engine could never run a request, if there were nothing
+// else in the pool but what is never lent to its class; CauseNone if it could.
+func (en *engine) misfit(cl *class, q *request) (why Cause, want, allowed int64) {
+	most := cl.most.min(Of(en.spec.Slots, en.spec.KV))
+	least := int64(q.prompt) + 1
+	switch tokens := kv.RoundUp(least, en.spec.Block) * int64(q.n); {
+	case least > en.contextLimit():
+		return CauseContext, least, en.contextLimit()
+	case int64(q.n) > most[Slots]:
+		return CauseTooMany, int64(q.n), most[Slots]
+	case tokens > most[KV]:
+		return CauseTooLarge, tokens, most[KV]
+	}
+	return CauseNone, 0, 0
 }
 
 // fitting is the answer to "could this request start now, and where".
@@ -125,8 +141,9 @@ type fitting struct {
 	expect int32
 	limit  int32
 	loan   bool
+	free   float64 // the share of the engine that it would leave free
+	within bool    // the class would stay within its floor
 	// Why not, on the engine that came closest.
-	within   bool // the class would stay within its floor
 	refusal  refusal
 	resource Resource
 }
@@ -136,20 +153,38 @@ type refusal uint8
 
 const (
 	refusedNone    refusal = iota
-	refusedEngine          // no engine takes work
+	refusedEngine          // no engine that could run it takes work
 	refusedCeiling         // condition 1, the class's ceiling
 	refusedFull            // condition 1, the engine
 	refusedHeld            // condition 2, capacity that others keep
 )
 
-// fit evaluates both conditions on every engine and picks, of those that would
-// take the request, the one that is left with the largest free share.
+// better tells which of two engines a request should have: one that takes it,
+// one where it stays within its class's floor (engines price a request by their
+// own blocks and manners), and then one that is left with the larger free share,
+// or that refuses it for the later condition.
+func (f *fitting) better(than *fitting) bool {
+	switch {
+	case f.ok != than.ok:
+		return f.ok
+	case f.within != than.within:
+		return f.within
+	case f.ok:
+		return f.free > than.free
+	}
+	return f.refusal >= than.refusal
+}
+
+// fit evaluates both conditions on every engine that could run the request and
+// picks the best.
 func (c *Core) fit(cl *class, q *request) fitting {
 	best := fitting{refusal: refusedEngine}
-	bestFree := -1.0
 	for e := range c.engines {
 		en := &c.engines[e]
 		if !en.counts {
+			continue
+		}
+		if why, _, _ := en.misfit(cl, q); why != CauseNone {
 			continue
 		}
 		var f fitting
@@ -159,23 +194,19 @@ func (c *Core) fit(cl *class, q *request) fitting {
 		f.within = after.within(cl.spec.Floor)
 		f.loan = !f.within
 		f.refusal, f.resource = c.check(cl, en, f.amount)
-		f.ok = f.refusal == refusedNone
-		if !f.ok {
-			if !best.ok && f.refusal >= best.refusal {
-				best = f
-			}
-			continue
-		}
 		if len(c.engines) == 1 {
+			f.ok = f.refusal == refusedNone
 			return f
 		}
-		free := 1.0
-		for r := range NumResources {
-			total := Of(en.spec.Slots, en.spec.KV)[r]
-			free = min(free, float64(total-en.used[r]-f.amount[r]-en.foreign[r])/float64(total))
+		if f.ok = f.refusal == refusedNone; f.ok {
+			f.free = 1
+			for r := range NumResources {
+				total := Of(en.spec.Slots, en.spec.KV)[r]
+				f.free = min(f.free, float64(total-en.used[r]-f.amount[r]-en.foreign[r])/float64(total))
+			}
 		}
-		if !best.ok || free > bestFree {
-			best, bestFree = f, free
+		if f.better(&best) {
+			best = f
 		}
 	}
 	return best
@@ -184,10 +215,12 @@ func (c *Core) fit(cl *class, q *request) fitting {
 // check evaluates the two conditions for class cl taking amount on engine en.
 func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	after := cl.used.add(amount)
-	limit := c.engineLimit(cl, en, after)
-	// What the other classes are promised, and what is never lent of it.
+	limit := en.limit(cl, after, en.used)
+	// What the other classes are promised, what is never lent of it, what they use.
 	promised := c.promised.sub(cl.used.max(cl.hold))
 	kept := c.kept.sub(cl.used.max(cl.spec.Unlent))
+	others := c.used.sub(cl.used)
+	room := c.envelope.sub(c.foreign)
 	holdAfter := cl.hold
 	if cl.open {
 		holdAfter = cl.holdFor(cl.peak.max().max(after))
@@ -204,34 +237,39 @@ func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	}
 	for r := range NumResources {
 		if after[r] <= cl.hold[r] {
-			if kept[r]+max(after[r], cl.spec.Unlent[r])+c.foreign[r] > c.envelope[r] && !c.boundaryUse(cl, en, after) {
+			if !cl.spares(after, kept, others, room, r) {
 				return refusedHeld, r
 			}
-		} else if promised[r]+max(after[r], holdAfter[r])+c.foreign[r] > c.envelope[r] {
+		} else if promised[r]+max(after[r], holdAfter[r]) > room[r] {
 			return refusedHeld, r
 		}
 	}
 	return refusedNone, 0
 }
 
-// engineLimit is E of condition 1 for one engine, with the boundary where this
-// admission may use it and without the slack kept against preemption. An empty
-// engine has no slack: what fits it alone must be able to run.
-func (c *Core) engineLimit(cl *class, en *engine, after Amount) Amount {
+// spares tells whether an admission that takes the class to after leaves what is
+// never lent of the others free. It does if the class takes its own unlent part,
+// which is in nobody else's, if the others use all that is never lent of theirs,
+// so that there is nothing to leave, or if there is room beside it. kept is the
+// sum over the other classes of max(used, unlent), used that of what they use,
+// and room the envelope without foreign load.
+func (cl *class) spares(after, kept, used, room Amount, r Resource) bool {
+	return after[r] <= cl.spec.Unlent[r] || kept[r] == used[r] || kept[r]+after[r] <= room[r]
+}
+
+// limit is E of condition 1 for an engine that has used on it: with the boundary
+// where this admission may use it, within its floor or on an engine that orders
+// by priority, and without the slack kept against preemption. An empty engine has
+// no slack: what fits it alone must be able to run.
+func (en *engine) limit(cl *class, after, used Amount) Amount {
 	limit := Of(en.spec.Slots, en.spec.KV)
-	if c.boundaryUse(cl, en, after) {
+	if en.spec.Ordered || after.within(cl.spec.Floor) {
 		limit[Slots] += en.spec.Boundary
 	}
-	if en.used != (Amount{}) {
+	if used != (Amount{}) {
 		limit[KV] -= en.slack
 	}
 	return limit
-}
-
-// boundaryUse tells whether an admission may go to the engine's boundary: within
-// its floor, or on an engine that orders by priority.
-func (c *Core) boundaryUse(cl *class, en *engine, after Amount) bool {
-	return en.spec.Boundary > 0 && (en.spec.Ordered || after.within(cl.spec.Floor))
 }
 
 // admit gives the request in slot a hold.
@@ -247,7 +285,7 @@ func (c *Core) admit(slot int32, f *fitting) {
 	}
 	h := &c.holds[i]
 	*h = hold{
-		gen: h.gen + 1, state: holdLive, class: q.class, engine: f.engine, req: MakeID(q.gen, uint32(slot)),
+		gen: h.gen + 1, state: holdLive, class: q.class, engine: f.engine, req: c.requestID(slot),
 		amount: f.amount, reserved: f.amount[KV], prompt: q.prompt, expect: f.expect, limit: f.limit, n: q.n,
 		admitted: c.now, prev: none, next: none,
 	}
@@ -257,6 +295,7 @@ func (c *Core) admit(slot int32, f *fitting) {
 	cl.counts.Admitted++
 	cl.counts.ReservedTokens += f.amount[KV]
 	if f.loan {
+		cl.counts.Loans++
 		c.lend(i)
 	}
 	e := Effect{
@@ -279,6 +318,9 @@ func (c *Core) free(i int32) {
 	cl, en := &c.classes[h.class], &c.engines[h.engine]
 	if h.state == holdGhost {
 		c.ghosts--
+	}
+	if h.state != holdLive {
+		cl.going, en.going = cl.going.sub(h.amount), en.going.sub(h.amount)
 	}
 	if !h.amount.within(en.used) || !h.amount.within(cl.used) {
 		panic("admission: a hold frees more than is in use")
@@ -322,19 +364,19 @@ func (c *Core) progress(ev *Event) {
 	cl := &c.classes[h.class]
 	h.out = max(h.out, ev.Out)
 	if h.first == 0 && h.out > 0 {
-		h.first = c.now
+		h.first, h.firstOut = c.now, h.out
 	}
 	if ev.Prompt > 0 {
 		h.prompt = ev.Prompt
 	}
 	// An answer that outgrows what was paid for is paid on as the lengths of
 	// its class say, and at least a block ahead of what it has.
-	if each := (h.out + h.n - 1) / h.n; each >= h.expect {
-		h.expect = each + int32(en.spec.Block)
-		if learned, ok := cl.lengths.expect(each); ok {
-			h.expect = max(h.expect, learned)
+	if each := (int64(h.out) + int64(h.n) - 1) / int64(h.n); each >= int64(h.expect) {
+		expect := each + en.spec.Block
+		if learned, ok := cl.lengths.expect(int32(each)); ok {
+			expect = max(expect, int64(learned))
 		}
-		h.expect = min(h.expect, max(h.limit, each))
+		h.expect = int32(min(expect, max(int64(h.limit), each)))
 	}
 	kvNow := kv.RoundUp(int64(h.prompt)+int64(h.expect), en.spec.Block) * int64(h.n)
 	if kvNow == h.amount[KV] {
@@ -342,11 +384,14 @@ func (c *Core) progress(ev *Event) {
 	}
 	delta := Of(0, kvNow-h.amount[KV])
 	h.amount = h.amount.add(delta)
+	if h.state == holdEnding {
+		cl.going, en.going = cl.going.add(delta), en.going.add(delta)
+	}
 	c.use(h.class, en, delta)
-	if delta[KV] < 0 {
-		c.absorb(h.class)
-		if c.waiting != 0 {
-			c.pump()
-		}
+	c.absorb(h.class)
+	// Growth, too, may let something start: a head that it takes beyond its floor
+	// keeps nobody from borrowing any more.
+	if c.waiting != 0 {
+		c.pump()
 	}
 }

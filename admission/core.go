@@ -39,7 +39,8 @@ type Core struct {
 	blockIn  uint64 // classes whose head waits within its floor
 	blockOut uint64 // classes whose head waits, beyond its floor, for capacity
 
-	fx []Effect
+	victims []int32 // of the recall in work: scratch
+	fx      []Effect
 }
 
 // class is one class's state.
@@ -47,6 +48,9 @@ type class struct {
 	spec ClassSpec
 	used Amount
 	hold Amount // what it keeps out of the others' reach
+	most Amount // what it could ever use: its ceiling, without what is never lent to it
+	// going: of used, what is on its way out, with holds that are ending or over.
+	going Amount
 	// open: lending of this class is open.
 	open      bool
 	idleSince Time // when it last came to have nothing running or waiting; Never while it has
@@ -66,6 +70,7 @@ type engine struct {
 	state   State
 	counts  bool // in the envelope: open and ready
 	used    Amount
+	going   Amount // of used, with holds that are ending or over
 	foreign Amount
 	slack   int64 // KV tokens kept free because the engine preempted
 	calm    Time  // since when it has not preempted, or slack was last lowered
@@ -118,7 +123,8 @@ type hold struct {
 	n        int32
 	loanSeq  uint64
 	admitted Time
-	first    Time // of the first token
+	first    Time // of the first tokens
+	firstOut int32
 	expires  Time // of a ghost
 	prev     int32
 	next     int32 // in the class's list of loans, or the free list
@@ -214,7 +220,11 @@ func (c *Core) tick() {
 		c.reopen(Class(k))
 	}
 	for e := range c.engines {
-		c.calmDown(&c.engines[e])
+		en := &c.engines[e]
+		c.calmDown(en)
+		if en.foreign != (Amount{}) && c.now >= en.stale() {
+			c.setForeign(en, Amount{})
+		}
 	}
 	c.expireGhosts()
 	c.pump()
@@ -230,8 +240,9 @@ func (c *Core) retime() {
 			// A requeued head has later limits behind it only in rank, not in
 			// time, so every one up to the first that never ran counts.
 			for ; i != none; i = c.requests[i].next {
-				c.wake(c.requests[i].waits + Time(cl.spec.MaxWait))
-				if c.requests[i].tries == 0 {
+				q := &c.requests[i]
+				c.wake(q.waits.plus(cl.spec.MaxWait))
+				if q.waits == q.arrived {
 					break
 				}
 			}
@@ -239,15 +250,19 @@ func (c *Core) retime() {
 		if cl.open {
 			c.wake(cl.peak.falls())
 		} else if cl.idleSince != Never {
-			c.wake(cl.idleSince + Time(cl.spec.IdleAfter))
+			c.wake(cl.idleSince.plus(cl.spec.IdleAfter))
 		}
 	}
 	if c.blockIn != 0 {
 		c.wakeForLoans()
 	}
 	for e := range c.engines {
-		if en := &c.engines[e]; en.slack > 0 {
+		en := &c.engines[e]
+		if en.slack > 0 {
 			c.wake(en.calm + slackCalm)
+		}
+		if en.foreign != (Amount{}) {
+			c.wake(en.stale())
 		}
 	}
 	if c.ghosts > 0 {
@@ -272,10 +287,12 @@ func (c *Core) apply(t *Table) {
 	for e, spec := range t.Engines {
 		if e == len(c.engines) {
 			c.engines = append(c.engines, engine{perTok: defaultPerToken})
-			c.engines[e].ledger.init(ledgerWindow, c.now)
 		}
 		if spec.GaugeAge == 0 {
 			spec.GaugeAge = defaultGaugeAge
+		}
+		if en := &c.engines[e]; en.spec.GaugeAge != spec.GaugeAge {
+			en.ledger.init(Time(min(spec.GaugeAge, maxDuration))+sampleTime, c.now)
 		}
 		c.engines[e].spec = spec
 	}
@@ -295,17 +312,29 @@ func (c *Core) apply(t *Table) {
 	c.reckon()
 	for k := range c.classes {
 		c.absorb(Class(k))
-		if t.Drain || t.Classes[k].Closed {
-			for i := c.classes[k].queue.head; i != none; i = c.classes[k].queue.head {
-				c.reject(i, CauseDraining, 0, 0)
-			}
-		}
+		c.expose(Class(k))
+		c.review(Class(k))
 	}
 	c.pump()
 }
 
+// review refuses what waits and, under a new table, has nothing to wait for.
+func (c *Core) review(k Class) {
+	cl := &c.classes[k]
+	for i := cl.queue.head; i != none; {
+		next := c.requests[i].next
+		if c.drain || cl.spec.Closed {
+			c.reject(i, CauseDraining, 0, 0)
+		} else if why, want, allowed := c.feasible(cl, &c.requests[i]); why != CauseNone {
+			c.reject(i, why, want, allowed)
+		}
+		i = next
+	}
+}
+
 // reckon derives every sum from scratch.
 func (c *Core) reckon() {
+	var whole, least Amount // of all open engines; what is kept even when all is idle
 	c.envelope, c.foreign, c.used, c.promised, c.kept = Amount{}, Amount{}, Amount{}, Amount{}, Amount{}
 	for e := range c.engines {
 		en := &c.engines[e]
@@ -315,6 +344,10 @@ func (c *Core) reckon() {
 			c.envelope = c.envelope.add(Of(en.spec.Slots, en.spec.KV))
 		} else {
 			c.envelope = c.envelope.add(en.used)
+			en.foreign = Amount{}
+		}
+		if !en.spec.Closed {
+			whole = whole.add(Of(en.spec.Slots, en.spec.KV))
 		}
 		c.foreign = c.foreign.add(en.foreign)
 	}
@@ -324,6 +357,11 @@ func (c *Core) reckon() {
 		c.used = c.used.add(cl.used)
 		c.promised = c.promised.add(cl.used.max(cl.hold))
 		c.kept = c.kept.add(cl.used.max(cl.spec.Unlent))
+		least = least.add(cl.holdFor(Amount{}))
+	}
+	for k := range c.classes {
+		cl := &c.classes[k]
+		cl.most = cl.spec.Ceiling.min(whole.sub(least).add(cl.holdFor(Amount{})))
 	}
 }
 
@@ -340,11 +378,10 @@ func (c *Core) offer(ev *Event) {
 	q := &c.requests[slot]
 	c.place++
 	*q = request{
-		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: ev.Prompt, out: ev.Out,
+		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
 		declared: ev.Out >= 0, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now, prev: none, next: none,
 	}
 	cl.counts.Offered++
-	cl.idleSince = Never
 	refuse := func(why Cause, want, allowed int64) {
 		cl.counts.Rejected[why]++
 		retry := Time(0)
@@ -367,9 +404,13 @@ func (c *Core) offer(ev *Event) {
 		refuse(CauseUnavailable, 0, 0)
 		return
 	}
+	cl.idleSince = Never
 	if cl.queue.head == none {
-		if p := c.fit(cl, q); p.ok && (!p.loan || c.mayBorrow(ev.Class)) {
-			c.admit(int32(slot), &p)
+		if f := c.seek(ev.Class, int32(slot)); f.ok && (!f.loan || c.mayBorrow(ev.Class)) {
+			c.admit(int32(slot), &f)
+			if c.blockIn|c.blockOut != 0 {
+				c.pump()
+			}
 			return
 		}
 	}
@@ -409,7 +450,7 @@ func (c *Core) cancel(id ID) {
 // finish forgets a request.
 func (c *Core) finish(slot int32, h Hold, why Cause) {
 	q := &c.requests[slot]
-	c.emit(Effect{Op: Done, Cause: why, Class: q.class, Tenant: q.tenant, ID: MakeID(q.gen, uint32(slot)), Hold: h})
+	c.emit(Effect{Op: Done, Cause: why, Class: q.class, Tenant: q.tenant, ID: c.requestID(slot), Hold: h})
 	q.state = stateFree
 	c.rest(q.class)
 }
@@ -420,7 +461,7 @@ func (c *Core) reject(slot int32, why Cause, want, allowed int64) {
 	cl := &c.classes[q.class]
 	c.unqueue(slot)
 	cl.counts.Rejected[why]++
-	id := MakeID(q.gen, uint32(slot))
+	id := c.requestID(slot)
 	e := Effect{Op: Reject, Cause: why, Class: q.class, Tenant: q.tenant, ID: id, Tokens: want, Limit: allowed}
 	if why == CauseQueueWait {
 		e.Retry = cl.pace.hint(c.now, cl.queue.n, id)
@@ -453,17 +494,24 @@ func (c *Core) ended(ev *Event) {
 	h.req = 0
 	q := &c.requests[slot]
 	q.hold = none
-	again := ev.Flags&FlagDelivered == 0 && !c.drain &&
-		(ev.Cause == CauseReclaimed || ev.Flags&FlagUntouched != 0 && q.tries < maxTries)
-	if again {
+	again := ev.Flags&FlagDelivered == 0 && !c.drain
+	if again && ev.Cause != CauseReclaimed {
+		again = ev.Flags&FlagUntouched != 0 && q.tries < maxTries
 		q.tries++
+	}
+	if again {
+		// The table may have changed while it ran.
+		why, _, _ := c.feasible(&c.classes[q.class], q)
+		again = why == CauseNone
+	}
+	if again {
 		q.waits = c.now
 		c.classes[q.class].counts.Requeued++
 		c.enqueue(slot)
 	} else {
 		c.classes[q.class].counts.Done[ev.Cause]++
 		q.state = stateFree
-		c.emit(Effect{Op: Done, Cause: ev.Cause, Class: q.class, Engine: h.engine, Tenant: q.tenant, ID: MakeID(q.gen, uint32(slot)), Hold: ev.Hold})
+		c.emit(Effect{Op: Done, Cause: ev.Cause, Class: q.class, Engine: h.engine, Tenant: q.tenant, ID: c.requestID(slot), Hold: ev.Hold})
 	}
 	if ev.Flags&FlagReleased != 0 {
 		c.free(i)
@@ -497,6 +545,8 @@ func (c *Core) find(id Hold) int32 {
 	}
 	return int32(i)
 }
+
+func (c *Core) requestID(slot int32) ID { return MakeID(c.requests[slot].gen, uint32(slot)) }
 
 func (c *Core) holdID(i int32) Hold { return Hold(uint64(c.holds[i].gen)<<32 | uint64(uint32(i))) }
 

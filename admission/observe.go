@@ -1,8 +1,13 @@
 package admission
 
-// ledgerWindow is how far back the core remembers what it had on an engine, to
-// compare a gauge with the ledger of the gauge's own time.
-const ledgerWindow = Time(8e9)
+// sampleTime is how long a sample may be under way. The core remembers what it
+// had on an engine for that long and a gauge's age, to compare a gauge with the
+// ledger of the gauge's own time.
+const sampleTime = Time(3e9)
+
+// maxGauge bounds what a sample is believed to say, so that nonsense from an
+// engine can't overflow a sum.
+const maxGauge = 1 << 40
 
 const (
 	// slackStep is the part of an engine's KV by which each preemption raises
@@ -57,9 +62,9 @@ func (c *Core) observe(e Engine, g *Gauge) {
 func (c *Core) sample(e Engine, en *engine, g *Gauge) {
 	age := Time(en.spec.GaugeAge)
 	last := en.gauge
-	if last.seen && g.Progress >= 0 && g.Progress < last.progress {
-		// The counters started over: so did the engine, and whatever was not
-		// confirmed is gone with it.
+	if g.Progress >= 0 && g.Progress < last.progress {
+		// The counters started over, perhaps while the engine was away: so did
+		// it, and whatever was not confirmed is gone with it.
 		for i := range c.holds {
 			if h := &c.holds[i]; h.state == holdGhost && h.engine == e {
 				c.exorcise(int32(i))
@@ -76,12 +81,12 @@ func (c *Core) sample(e Engine, en *engine, g *Gauge) {
 	seen := Of(int64(g.Running), g.KV)
 	for r := range NumResources {
 		if seen[r] >= 0 {
-			now.extra[r] = max(0, seen[r]-ledger[r])
+			now.extra[r] = max(0, min(seen[r], maxGauge)-ledger[r])
 		}
 	}
-	stuck := c.now-now.moved > age
+	en.gauge = now
 	switch {
-	case stuck:
+	case c.now >= en.stale():
 		c.setForeign(en, Amount{})
 	case last.seen:
 		c.setForeign(en, now.extra.min(last.extra))
@@ -91,12 +96,23 @@ func (c *Core) sample(e Engine, en *engine, g *Gauge) {
 		en.calm = c.now
 		c.wake(en.calm + slackCalm)
 	}
-	en.gauge = now
 }
 
+// stale is when what the gauges of an engine said of foreign load is over: they
+// are as old as they may be, or have shown no progress for that long.
+func (en *engine) stale() Time { return en.gauge.moved.plus(en.spec.GaugeAge) }
+
+// setForeign sets what an engine runs that this core did not send. On one that
+// takes no work it is in nobody's way.
 func (c *Core) setForeign(en *engine, v Amount) {
+	if !en.counts {
+		v = Amount{}
+	}
 	c.foreign = c.foreign.sub(en.foreign).add(v)
 	en.foreign = v
+	if v != (Amount{}) {
+		c.wake(en.stale())
+	}
 }
 
 // setState moves an engine in or out of the envelope.

@@ -22,9 +22,11 @@ type peak struct {
 }
 
 func (p *peak) init(window, now Time) {
-	*p = peak{width: (window + peakBuckets - 2) / (peakBuckets - 1), start: now, cur: p.cur, top: p.cur}
+	// A new window starts with what the old one still knew: longer on the side
+	// of caution than to forget.
+	*p = peak{width: (window + peakBuckets - 2) / (peakBuckets - 1), start: now, cur: p.cur, top: p.max()}
 	for i := range p.ring {
-		p.ring[i] = p.cur
+		p.ring[i] = p.top
 	}
 }
 

@@ -2,6 +2,8 @@ package admission
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +22,9 @@ type world struct {
 	now   Time
 	gen   [worldSlots]uint32
 	at    [worldSlots]place
+	class [worldSlots]Class
+	order [worldSlots]int // of first arrival
+	count int
 	holds map[Hold]*entry
 	// used over time by class, for the peak of the recent past.
 	history [][]sample
@@ -40,7 +45,6 @@ type entry struct {
 	slot   uint32
 	class  Class
 	engine Engine
-	loan   bool
 	ended  bool
 	asked  bool // to end
 }
@@ -52,34 +56,37 @@ type sample struct {
 
 func newWorld(t *rapid.T) *world {
 	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}}
-	w.table = drawTable(t)
+	w.table = drawTable(t, &Table{})
 	w.core, w.twin = New(w.table, worldSlots), New(w.table, worldSlots)
 	w.history = make([][]sample, len(w.table.Classes))
 	return w
 }
 
-func drawTable(t *rapid.T) *Table {
-	tab := &Table{}
-	for e := range rapid.IntRange(1, 3).Draw(t, "engines") {
+// drawTable draws a table that may follow another.
+func drawTable(t *rapid.T, old *Table) *Table {
+	tab := &Table{Rev: old.Rev + 1, Drain: old.Rev > 0 && rapid.IntRange(0, 9).Draw(t, "drain") == 9}
+	for e := range rapid.IntRange(max(1, len(old.Engines)), 3).Draw(t, "engines") {
 		tab.Engines = append(tab.Engines, EngineSpec{
 			Name: fmt.Sprint("e", e), Slots: rapid.Int64Range(1, 5).Draw(t, "slots"), KV: rapid.Int64Range(10, 60).Draw(t, "kv") * 16,
 			Block: 16, MaxContext: 640, Boundary: rapid.SampledFrom([]int64{0, 0, 2}).Draw(t, "boundary"),
 			Ordered: rapid.Bool().Draw(t, "ordered"), Fatal: rapid.Bool().Draw(t, "fatal"),
+			GaugeAge: time.Duration(rapid.IntRange(0, 3).Draw(t, "age")) * time.Second, Closed: rapid.IntRange(0, 5).Draw(t, "closed") == 5,
 		})
 	}
 	left := tab.Envelope()
-	for k := range rapid.IntRange(1, 4).Draw(t, "classes") {
+	for k := range rapid.IntRange(max(1, len(old.Classes)), 4).Draw(t, "classes") {
 		c := ClassSpec{
 			Name: fmt.Sprint("c", k), IdleAfter: time.Duration(rapid.IntRange(0, 3).Draw(t, "idle")) * time.Second,
 			Depth: rapid.IntRange(0, 8).Draw(t, "depth"), TenantDepth: rapid.IntRange(0, 3).Draw(t, "tenant depth"),
 			MaxWait: time.Duration(rapid.IntRange(0, 20).Draw(t, "wait")) * time.Second, DefaultOut: 40,
+			MaxOut: int32(rapid.SampledFrom([]int{0, 0, 100}).Draw(t, "max out")), Closed: rapid.IntRange(0, 9).Draw(t, "closed") == 9,
 		}
 		for r := range NumResources {
 			c.Floor[r] = rapid.Int64Range(0, left[r]).Draw(t, "floor")
 			left[r] -= c.Floor[r]
 			c.Unlent[r] = rapid.Int64Range(0, c.Floor[r]).Draw(t, "unlent")
 			c.Ceiling[r] = rapid.Int64Range(c.Floor[r], tab.Envelope()[r]).Draw(t, "ceiling")
-			c.Headroom[r] = rapid.Int64Range(0, 1).Draw(t, "headroom")
+			c.Headroom[r] = rapid.Int64Range(0, (tab.Envelope()[r]+3)/4).Draw(t, "headroom")
 		}
 		if rapid.Bool().Draw(t, "deadline") {
 			c.Mode, c.LoanLife = Deadline, time.Duration(rapid.IntRange(1, 5).Draw(t, "life"))*time.Second
@@ -89,16 +96,24 @@ func drawTable(t *rapid.T) *Table {
 	return tab
 }
 
-// step advances time, and lets what is due happen before it applies one event, so
-// that each check sees the state that the admissions of one cause left.
+// step advances time as a driver with a timer does, and lets what is due happen
+// before it applies one event, so that each check sees the state that the
+// admissions of one cause left.
 func (w *world) step(ev *Event) {
-	w.now += Time(rapid.IntRange(0, 800).Draw(w.t, "ms")) * 1e6
-	w.apply(&Event{Kind: Tick})
+	until := w.now + Time(rapid.IntRange(0, 800).Draw(w.t, "ms"))*1e6
+	for at, ok := w.core.Next(); ok && at <= until; at, ok = w.core.Next() {
+		w.now = max(w.now, at)
+		w.apply(&Event{Kind: Tick})
+	}
+	w.now = until
 	w.apply(ev)
 }
 
 // apply gives one event to both cores and checks everything.
 func (w *world) apply(ev *Event) {
+	if h := w.holds[ev.Hold]; h != nil && ev.Kind == Ended {
+		h.ended = true
+	}
 	before := w.core.Snapshot()
 	fx := w.core.Step(w.now, ev, nil)
 	if diff := cmp.Diff(fx, w.twin.Step(w.now, ev, nil)); diff != "" {
@@ -111,7 +126,27 @@ func (w *world) apply(ev *Event) {
 		delete(w.holds, ev.Hold)
 	}
 	after := w.core.Snapshot()
-	w.check(before, after, fx)
+	w.check(before, after, ev, fx)
+	w.checkTimers(after)
+}
+
+// checkTimers looks just before the next timer, or far ahead if there is none:
+// time alone must have changed nothing by then.
+func (w *world) checkTimers(now *Snapshot) {
+	c := *w.core
+	c.classes, c.engines, c.holds = slices.Clone(c.classes), slices.Clone(c.engines), slices.Clone(c.holds)
+	c.requests, c.tenants, c.victims = slices.Clone(c.requests), slices.Clone(c.tenants), nil
+	at, ok := c.Next()
+	if at--; !ok {
+		at = w.now + 1e15
+	} else if at < w.now {
+		return // it is due
+	}
+	c.next = 0
+	fx := c.Step(at, &Event{Kind: Tick}, nil)
+	if later := c.Snapshot().String(); len(fx) > 0 || later != now.String() {
+		w.t.Fatalf("no timer for what happens from %v to %v: %+v\n%v\nbecomes\n%v", w.now, at, fx, now, later)
+	}
 }
 
 // take keeps the books.
@@ -129,10 +164,15 @@ func (w *world) take(e *Effect) {
 	case Admit:
 		want(w.at[slot] == waiting)
 		w.at[slot] = running
+		for other, p := range w.at {
+			if p == waiting && w.class[other] == e.Class && w.order[other] < w.order[slot] {
+				w.t.Fatalf("request %d overtook %d", slot, other)
+			}
+		}
 		if w.holds[e.Hold] != nil {
 			w.t.Fatalf("hold %x was given twice", e.Hold)
 		}
-		w.holds[e.Hold] = &entry{slot: slot, class: e.Class, engine: e.Engine, loan: e.Loan}
+		w.holds[e.Hold] = &entry{slot: slot, class: e.Class, engine: e.Engine}
 	case Reject:
 		want(w.at[slot] == waiting)
 		w.at[slot] = nowhere
@@ -141,7 +181,7 @@ func (w *world) take(e *Effect) {
 		w.at[slot] = nowhere
 	case Reclaim:
 		h := w.holds[e.Hold]
-		if h == nil || h.ended || h.asked || !h.loan {
+		if h == nil || h.ended || h.asked {
 			w.t.Fatalf("reclaim of %+v", h)
 		}
 		h.asked = true
@@ -164,7 +204,7 @@ func (w *world) take(e *Effect) {
 func of(v AmountView) Amount { return Of(v.Slots, v.KV) }
 
 // check compares the core with the books and with the rules.
-func (w *world) check(before, after *Snapshot, fx []Effect) {
+func (w *world) check(before, after *Snapshot, ev *Event, fx []Effect) {
 	t := w.t
 	// The holds the core has are those the effects gave and nobody ended.
 	classUsed := make([]Amount, len(w.table.Classes))
@@ -200,7 +240,8 @@ func (w *world) check(before, after *Snapshot, fx []Effect) {
 	}
 	// The conditions, on the state that the last admissions of this step left:
 	// within floors first, loans after them, nothing in between that frees.
-	var boundary bool
+	var lent bool
+	var last *Effect
 	for i := range fx {
 		e := &fx[i]
 		if e.Op != Admit {
@@ -210,8 +251,8 @@ func (w *world) check(before, after *Snapshot, fx []Effect) {
 		limit := Of(spec.Slots, spec.KV)
 		if spec.Boundary > 0 && (spec.Ordered || !e.Loan) {
 			limit[Slots] += spec.Boundary
-			boundary = true
 		}
+		lent, last = lent || e.Loan, e
 		if load := engineUsed[e.Engine].add(of(after.Engines[e.Engine].Foreign)); !load.within(limit) {
 			t.Fatalf("condition 1: engine %d has %v of %v after an admission", e.Engine, load, limit)
 		}
@@ -229,27 +270,133 @@ func (w *world) check(before, after *Snapshot, fx []Effect) {
 			continue
 		}
 		for r := range NumResources {
-			if classUsed[e.Class][r] > of(after.Classes[e.Class].Hold)[r] && promised[r]+foreign[r] > envelope[r] && !boundary {
-				t.Fatalf("condition 2: class %d borrowed %v, promised %d + foreign %d > %d", e.Class, r, promised[r], foreign[r], envelope[r])
+			// A later admission of the step, within its own hold, may raise what is
+			// promised.
+			if e == last && classUsed[e.Class][r] > of(after.Classes[e.Class].Hold)[r] && promised[r]+foreign[r] > envelope[r] {
+				t.Fatalf("condition 2: class %d borrowed %v, promised %d + foreign %d > %d, by %+v:\n%v\nbecame\n%v", e.Class, r, promised[r], foreign[r], envelope[r], fx, before, after)
 			}
-			if kept[r]+foreign[r] > envelope[r] && !boundary {
+			// Who takes no more than his own unlent part takes nobody's.
+			others := kept[r] - max(classUsed[e.Class][r], w.table.Classes[e.Class].Unlent[r]) - (of(after.Used)[r] - classUsed[e.Class][r])
+			if others > 0 && classUsed[e.Class][r] > w.table.Classes[e.Class].Unlent[r] && kept[r]+foreign[r] > envelope[r] {
 				t.Fatalf("unlent %v lent: used or unlent %d + foreign %d > %d", r, kept[r], foreign[r], envelope[r])
 			}
 		}
 	}
-	// Nothing that could start waits.
+	w.checkReclaims(after, fx)
+	// Nothing that could start waits. Who has to borrow gives way to all demand
+	// within a floor, and to earlier classes that wait for the same idle capacity.
+	var inFloor, earlier bool
+	for k := range w.core.classes {
+		if cl := &w.core.classes[k]; cl.queue.head != none {
+			f := w.core.fit(cl, &w.core.requests[cl.queue.head])
+			inFloor = inFloor || !f.ok && f.within
+		}
+	}
 	for k := range w.core.classes {
 		cl := &w.core.classes[k]
 		if cl.queue.head == none {
 			continue
 		}
-		if f := w.core.fit(cl, &w.core.requests[cl.queue.head]); f.ok && (!f.loan || w.core.mayBorrow(Class(k))) {
+		if why, _, _ := w.core.feasible(cl, &w.core.requests[cl.queue.head]); why != CauseNone {
+			t.Fatalf("class %d: the head can never start (%v) and waits\n%v", k, why, after)
+		}
+		f := w.core.fit(cl, &w.core.requests[cl.queue.head])
+		if f.ok && (!f.loan || !inFloor && !earlier) {
 			t.Fatalf("class %d: the head could start and waits\n%v", k, after)
 		}
+		// Demand within a floor closes lending, recalls every loan that is out, and
+		// nobody borrows while it waits.
+		if v := &after.Classes[k]; !f.ok && f.within {
+			if v.Lending || after.Loans > 0 && (v.Recall == nil || v.Recall.Loans != after.Loans) {
+				t.Fatalf("class %d waits within its floor and has not recalled %d loans:\n%v", k, after.Loans, after)
+			}
+			if lent {
+				t.Fatalf("class %d waits within its floor, and somebody has borrowed:\n%v", k, after)
+			}
+		}
+		earlier = earlier || !f.ok && !f.within && (f.refusal == refusedFull || f.refusal == refusedHeld)
 	}
-	for k, v := range after.Classes {
-		if v.Queue > w.table.Classes[k].Depth && v.Queue > before.Classes[k].Queue && len(fx) > 0 && fx[len(fx)-1].Op == Queued && w.gen[fx[len(fx)-1].ID.Slot()] == 0 {
-			t.Fatalf("class %d: %d wait, %d may", k, v.Queue, w.table.Classes[k].Depth)
+	for i := range fx {
+		if e := &fx[i]; e.Op == Queued && ev.Kind == Offer && e.ID == ev.ID {
+			if n, most := before.Classes[e.Class].Queue, w.table.Classes[e.Class].Depth; n >= most {
+				t.Fatalf("class %d: one more queued, though %d wait and %d may", e.Class, n, most)
+			}
+		}
+	}
+}
+
+// checkReclaims looks at the loans that a step has begun to end: they were
+// needed, are enough, and were borrowed.
+func (w *world) checkReclaims(after *Snapshot, fx []Effect) {
+	for i := range fx {
+		e := &fx[i]
+		if e.Op != Reclaim || i+1 < len(fx) && fx[i+1].Op == Reclaim && fx[i+1].For == e.For {
+			continue
+		}
+		// e is the last that ends for its request.
+		slot := e.For.Slot()
+		k := w.class[slot]
+		if w.at[slot] != waiting || w.core.classes[k].queue.head != int32(slot) {
+			continue // it was served in the same step
+		}
+		en := &w.core.engines[e.Engine]
+		amount, _, _ := w.core.price(&w.core.classes[k], en, &w.core.requests[slot])
+		fits := func(but Hold) bool {
+			load := of(after.Engines[e.Engine].Foreign).add(amount)
+			used := make([]Amount, len(w.table.Classes))
+			for _, v := range after.Holds {
+				if v.State != "live" && v.Hold != but {
+					continue
+				}
+				h := w.holds[v.Hold]
+				used[h.class] = used[h.class].add(of(v.Amount))
+				if h.engine == e.Engine {
+					load = load.add(of(v.Amount))
+				}
+			}
+			own := of(after.Classes[k].Used).add(amount)
+			var kept, others, room Amount
+			for j := range used {
+				if Class(j) != k {
+					kept, others = kept.add(used[j].max(w.table.Classes[j].Unlent)), others.add(used[j])
+				}
+			}
+			for j, v := range after.Engines {
+				if !w.table.Engines[j].Closed && v.State == "ready" {
+					room = room.add(of(v.Total)).sub(of(v.Foreign))
+				} else {
+					for _, h := range after.Holds {
+						if w.holds[h.Hold].engine == Engine(j) && h.State == "live" {
+							room = room.add(of(h.Amount))
+						}
+					}
+				}
+			}
+			limit := Of(en.spec.Slots+en.spec.Boundary, en.spec.KV)
+			if load != amount.add(of(after.Engines[e.Engine].Foreign)) {
+				limit[KV] -= after.Engines[e.Engine].Slack
+			}
+			for r := range NumResources {
+				if load[r] > limit[r] || own[r] > w.table.Classes[k].Unlent[r] && others[r] != kept[r] && kept[r]+own[r] > room[r] {
+					return false
+				}
+			}
+			return true
+		}
+		if !fits(0) {
+			w.t.Fatalf("%d was ended in vain for %d:\n%v", e.ID, e.For, after)
+		}
+		if fits(e.Hold) {
+			w.t.Fatalf("%d was ended needlessly for %d:\n%v", e.ID, e.For, after)
+		}
+		left := of(after.Classes[e.Class].Used)
+		for _, v := range after.Holds {
+			if w.holds[v.Hold].class == e.Class && v.State != "live" && v.Hold != e.Hold {
+				left = left.sub(of(v.Amount))
+			}
+		}
+		if left.within(w.table.Classes[e.Class].Floor) {
+			w.t.Fatalf("%d was ended, though its class is left with %v:\n%v", e.ID, left, after)
 		}
 	}
 }
@@ -330,17 +477,27 @@ func (w *world) offer() {
 	}
 	w.gen[slot]++
 	w.at[slot] = waiting
+	w.class[slot] = Class(rapid.IntRange(0, len(w.table.Classes)-1).Draw(w.t, "class"))
+	w.count++
+	w.order[slot] = w.count
 	ev := &Event{
-		Kind: Offer, ID: MakeID(w.gen[slot], slot), Class: Class(rapid.IntRange(0, len(w.table.Classes)-1).Draw(w.t, "class")),
-		Tenant: Tenant(rapid.IntRange(0, 3).Draw(w.t, "tenant")), Prompt: int32(rapid.IntRange(1, 400).Draw(w.t, "prompt")),
-		Out: int32(rapid.SampledFrom([]int{Undeclared, 1, 30, 200, 5000}).Draw(w.t, "out")), N: int32(rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(w.t, "n")),
+		Kind: Offer, ID: MakeID(w.gen[slot], slot), Class: w.class[slot],
+		Tenant: Tenant(rapid.IntRange(0, 3).Draw(w.t, "tenant")), Prompt: tokens(w.t, "prompt", 400),
+		Out: tokens(w.t, "out", 200), N: rapid.SampledFrom([]int32{1, 1, 1, 2, math.MaxInt32}).Draw(w.t, "n"),
 	}
 	w.step(ev)
 }
 
-func (w *world) end(id Hold, h *entry, ev *Event) {
+// tokens draws a number of tokens, sometimes one that nobody should send.
+func tokens(t *rapid.T, label string, most int32) int32 {
+	if rapid.IntRange(0, 19).Draw(t, label+" is odd") == 19 {
+		return rapid.SampledFrom([]int32{math.MinInt32, -1, 0, 5000, math.MaxInt32}).Draw(t, label)
+	}
+	return rapid.Int32Range(-1, most).Draw(t, label)
+}
+
+func (w *world) end(id Hold, ev *Event) {
 	ev.Kind, ev.Hold = Ended, id
-	h.ended = true
 	w.step(ev)
 }
 
@@ -358,14 +515,14 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		},
 		"progress": func(t *rapid.T) {
 			if id, h := w.hold(false); h != nil {
-				w.step(&Event{Kind: Progress, Hold: id, Out: int32(rapid.IntRange(0, 300).Draw(t, "out")), Prompt: int32(rapid.SampledFrom([]int{0, 0, 50}).Draw(t, "prompt"))})
+				w.step(&Event{Kind: Progress, Hold: id, Out: tokens(t, "out", 300), Prompt: rapid.SampledFrom([]int32{0, 0, 50, 500}).Draw(t, "prompt")})
 			}
 		},
 		"end": func(t *rapid.T) {
 			if id, h := w.hold(false); h != nil {
-				w.end(id, h, &Event{
-					Out: int32(rapid.IntRange(0, 300).Draw(t, "out")), Flags: uint8(rapid.IntRange(0, 7).Draw(t, "flags")),
-					Cause: rapid.SampledFrom([]Cause{CauseFinished, CauseFailed, CauseClientGone, CauseTimeout, CauseReclaimed}).Draw(t, "cause"),
+				w.end(id, &Event{
+					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 7).Draw(t, "flags")),
+					Cause: rapid.SampledFrom([]Cause{CauseFinished, CauseFailed, CauseClientGone, CauseTimeout, CauseReclaimed, CauseUnreachable}).Draw(t, "cause"),
 				})
 			}
 		},
@@ -387,6 +544,26 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}})
 		},
 		"tick": func(*rapid.T) { w.step(&Event{Kind: Tick}) },
+		"table": func(t *rapid.T) {
+			if rapid.IntRange(0, 3).Draw(t, "seldom") > 0 {
+				return
+			}
+			tab := drawTable(t, w.table)
+			w.step(&Event{Kind: Tick})
+			w.now++ // so that the last step and this one are not of one moment
+			for k := range tab.Classes {
+				if k == len(w.history) {
+					w.history = append(w.history, nil)
+				} else if tab.Classes[k].IdleAfter != w.table.Classes[k].IdleAfter {
+					// A new window starts with what the old one knew.
+					w.core.classes[k].peak.advance(w.now)
+					w.twin.classes[k].peak.advance(w.now)
+					w.history[k] = []sample{{w.now, w.core.classes[k].peak.max()}}
+				}
+			}
+			w.table = tab
+			w.apply(&Event{Kind: Apply, Table: tab})
+		},
 	}
 }
 
@@ -401,6 +578,15 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
+// The same, over what a fuzzer finds.
+func FuzzCore(f *testing.F) {
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) {
+		w := newWorld(t)
+		t.Repeat(w.actions())
+		w.finish()
+	}))
+}
+
 // finish ends everything and expects nothing to be left: no count, no hold, no
 // waiting request.
 func (w *world) finish() {
@@ -408,7 +594,7 @@ func (w *world) finish() {
 		if id, h := w.hold(true); h != nil {
 			w.step(&Event{Kind: Released, Hold: id})
 		} else if id, h := w.hold(false); h != nil {
-			w.end(id, h, &Event{Cause: CauseFinished, Flags: FlagReleased})
+			w.end(id, &Event{Cause: CauseFinished, Flags: FlagReleased})
 		} else if slot, ok := w.slot(waiting); ok {
 			w.step(&Event{Kind: Cancel, ID: MakeID(w.gen[slot], slot)})
 		} else {

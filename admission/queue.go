@@ -39,9 +39,9 @@ func (c *Core) enqueue(slot int32) {
 	c.tenant(q.tenant).queued[q.class]++
 	c.waiting |= bit(q.class)
 	if cl.spec.MaxWait > 0 {
-		c.wake(q.waits + Time(cl.spec.MaxWait))
+		c.wake(q.waits.plus(cl.spec.MaxWait))
 	}
-	c.emit(Effect{Op: Queued, Class: q.class, Tenant: q.tenant, ID: MakeID(q.gen, uint32(slot))})
+	c.emit(Effect{Op: Queued, Class: q.class, Tenant: q.tenant, ID: c.requestID(slot)})
 }
 
 func (c *Core) unqueue(slot int32) {
@@ -79,9 +79,9 @@ func (c *Core) expireQueue(k Class) {
 	for i := cl.queue.head; i != none; {
 		q := &c.requests[i]
 		next := q.next
-		if q.waits+Time(cl.spec.MaxWait) <= c.now {
+		if q.waits.plus(cl.spec.MaxWait) <= c.now {
 			c.reject(i, CauseQueueWait, 0, 0)
-		} else if q.tries == 0 {
+		} else if q.waits == q.arrived {
 			return
 		}
 		i = next
@@ -90,13 +90,24 @@ func (c *Core) expireQueue(k Class) {
 
 // pump admits whatever can be admitted now: first demand within a floor, then
 // demand that has to borrow, each in the table's order.
+//
+// One admission can make way for another: once a class uses all that is never
+// lent of its own, the boundary is there for those who had to leave it free. So
+// whoever was refused before something was admitted is asked again.
 func (c *Core) pump() {
-	c.blockIn, c.blockOut = 0, 0
-	for k := range eachClass(c.waiting) {
-		c.serve(k, false)
+	for again := true; again; {
+		again = false
+		c.blockIn, c.blockOut = 0, 0
+		for k := range eachClass(c.waiting) {
+			blocked := c.blockIn
+			again = c.serve(k, false) && blocked != 0 || again
+		}
 	}
 	for k := range eachClass(c.waiting &^ c.blockIn) {
 		c.serve(k, true)
+	}
+	for k := range eachClass(c.blockIn) {
+		c.endLoans(k, c.classes[k].queue.head)
 	}
 	if c.blockIn != 0 {
 		c.wakeForLoans()
@@ -108,36 +119,46 @@ func (c *Core) pump() {
 // capacity.
 func (c *Core) mayBorrow(k Class) bool { return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 }
 
-// serve admits from the head of one queue for as long as it can.
-func (c *Core) serve(k Class, borrow bool) {
+// seek looks for a place for the first request of class k. Demand within the
+// class's floor that finds none closes its lending, which may be enough, and
+// recalls what it lent.
+func (c *Core) seek(k Class, slot int32) fitting {
 	cl := &c.classes[k]
-	for cl.queue.head != none {
+	f := c.fit(cl, &c.requests[slot])
+	if !f.ok && f.within && c.recallFor(k, slot) {
+		f = c.fit(cl, &c.requests[slot])
+	}
+	return f
+}
+
+// serve admits from the head of one queue for as long as it can, and reports
+// whether it did.
+func (c *Core) serve(k Class, borrow bool) (admitted bool) {
+	cl := &c.classes[k]
+	for ; cl.queue.head != none; admitted = true {
 		slot := cl.queue.head
-		f := c.fit(cl, &c.requests[slot])
-		if !f.ok && f.within && f.refusal != refusedEngine && c.recallFor(k, slot) {
-			f = c.fit(cl, &c.requests[slot])
-		}
+		f := c.seek(k, slot)
 		switch {
 		case f.ok && f.loan && !(borrow && c.mayBorrow(k)):
-			return
+			return admitted
 		case f.ok:
 			c.unqueue(slot)
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)
 		case f.refusal == refusedEngine || f.refusal == refusedCeiling:
 			// Nothing that another class gives back would help.
-			return
+			return admitted
 		case f.within:
 			c.blockIn |= bit(k)
-			c.endLoans(k, slot)
-			return
+			return admitted
 		default:
 			if borrow {
 				c.blockOut |= bit(k)
 			}
-			return
+			return admitted
 		}
 	}
+	return admitted
 }
 
 // pace learns how often a backlogged class gets to start a request, from which
@@ -183,7 +204,7 @@ func (p *pace) hint(now Time, waiting int, id ID) Time {
 	if p.last != 0 {
 		every = max(every, now-p.last)
 	}
-	t := min(every*Time(waiting+1), maxHint)
+	t := min(min(every, maxHint)*Time(waiting+1), maxHint)
 	// Fibonacci hashing spreads neighbouring ids over the whole range.
 	spread := Time(bits.RotateLeft64(uint64(id)*0x9E3779B97F4A7C15, 32) % 1024)
 	return max(t+t/4*spread/1024, 1)

@@ -32,17 +32,16 @@ func (c *Core) recallFor(k Class, slot int32) bool {
 	if c.loans == 0 || r.open && r.upTo == c.loanSeq {
 		return changed
 	}
-	q := &c.requests[slot]
 	if r.open {
 		// Lending had reopened while earlier loans were still out, and more was
-		// lent since: the new recall covers those too.
-		*r = recall{open: true, seq: r.seq, opened: r.opened, request: r.request, served: r.served, need: r.need, upTo: c.loanSeq, cohort: c.loans}
+		// lent since: the recall covers those too.
+		r.upTo, r.cohort = c.loanSeq, c.loans
 		return changed
 	}
 	cl.counts.Recalls++
 	c.recalls |= bit(k)
 	*r = recall{
-		open: true, seq: c.seq + 1, opened: c.now, request: MakeID(q.gen, uint32(slot)), upTo: c.loanSeq, cohort: c.loans,
+		open: true, seq: c.seq + 1, opened: c.now, request: c.requestID(slot), upTo: c.loanSeq, cohort: c.loans,
 		need: cl.spec.Floor.sub(cl.used),
 	}
 	for _, stage := range [...]Cause{CauseRecallOpened, CauseRecallGranted} {
@@ -60,7 +59,7 @@ func (c *Core) serveRecall(k Class, id ID) {
 	}
 }
 
-// lend puts a hold into its class's loans.
+// lend puts a hold into its class's loans, which are in the order of their age.
 func (c *Core) lend(i int32) {
 	h := &c.holds[i]
 	cl := &c.classes[h.class]
@@ -68,13 +67,19 @@ func (c *Core) lend(i int32) {
 	c.loanSeq++
 	h.loan, h.loanSeq = true, c.loanSeq
 	h.prev, h.next = cl.loanTail, none
-	if cl.loanTail != none {
-		c.holds[cl.loanTail].next = i
+	for h.prev != none && c.holds[h.prev].admitted > h.admitted {
+		h.prev, h.next = c.holds[h.prev].prev, h.prev
+	}
+	if h.prev != none {
+		c.holds[h.prev].next = i
 	} else {
 		cl.loanHead = i
 	}
-	cl.loanTail = i
-	cl.counts.Loans++
+	if h.next != none {
+		c.holds[h.next].prev = i
+	} else {
+		cl.loanTail = i
+	}
 }
 
 // unlend takes a hold out of its class's loans, and settles the recalls that
@@ -125,7 +130,7 @@ func (c *Core) absorb(k Class) {
 // earlier loans are still out.
 func (c *Core) reopen(k Class) {
 	cl := &c.classes[k]
-	if cl.open || cl.idleSince == Never || c.now < cl.idleSince+Time(cl.spec.IdleAfter) {
+	if cl.open || cl.idleSince == Never || c.now < cl.idleSince.plus(cl.spec.IdleAfter) {
 		return
 	}
 	cl.open = true
@@ -133,72 +138,124 @@ func (c *Core) reopen(k Class) {
 	c.emit(Effect{Op: Stage, Cause: CauseLendingOpened, Class: k})
 }
 
+// expose makes loans of the newest holds of a class whose floor was lowered
+// under what it uses, until the rest is within it: it uses what others are owed
+// now, and gives it back like any borrower.
+func (c *Core) expose(k Class) {
+	cl := &c.classes[k]
+	own := cl.used
+	for i := cl.loanHead; i != none; i = c.holds[i].next {
+		own = own.sub(c.holds[i].amount)
+	}
+	for !own.within(cl.spec.Floor) {
+		newest := none
+		for i := range c.holds {
+			h := &c.holds[i]
+			if h.state == holdFree || h.class != k || h.loan {
+				continue
+			}
+			if newest == none || h.admitted >= c.holds[newest].admitted {
+				newest = int32(i)
+			}
+		}
+		own = own.sub(c.holds[newest].amount)
+		c.lend(newest)
+	}
+}
+
 // endLoans ends loans whose agreed life is over, oldest first, if together with
 // what is on its way out already they make room for the request. Nothing is
-// ended in vain.
+// ended in vain, and nothing if what is on its way out is enough.
 func (c *Core) endLoans(k Class, slot int32) {
-	cl := &c.classes[k]
-	q := &c.requests[slot]
-	for e := range c.engines {
-		en := &c.engines[e]
-		if !en.counts {
-			continue
-		}
-		amount, _, _ := c.price(cl, en, q)
-		after := cl.used.add(amount)
-		if !after.within(cl.spec.Floor) {
-			continue
-		}
-		// What is short on the engine, and of what must stay free for the
-		// unlent parts of others.
-		short := en.used.add(amount).add(en.foreign).sub(c.engineLimit(cl, en, after))
-		kept := c.kept.sub(cl.used.max(cl.spec.Unlent)).add(after.max(cl.spec.Unlent)).add(c.foreign).sub(c.envelope)
-		short = short.max(kept).max(Amount{})
-		if c.end(Engine(e), short, false, 0) {
-			c.end(Engine(e), short, true, MakeID(q.gen, uint32(slot)))
-			return
+	for _, more := range [...]bool{false, true} {
+		for e := range c.engines {
+			if c.endOn(Engine(e), k, slot, more) {
+				return
+			}
 		}
 	}
 }
 
-// end walks the loans on one engine that are ending or may be ended until they
-// cover short, and reports whether they do. With really it ends them. A class
-// gives back what it borrowed and no more: once what is left to it is within its
-// floor, the rest of its loans stay.
-func (c *Core) end(e Engine, short Amount, really bool, request ID) bool {
-	var going [MaxClasses]Amount
-	for i := range c.holds {
-		if h := &c.holds[i]; h.state == holdEnding || h.state == holdGhost {
-			going[h.class] = going[h.class].add(h.amount)
-			if h.engine == e {
-				short = short.sub(h.amount)
-			}
+// endOn does so on one engine, and reports whether there will be room; without
+// more it ends nothing. A class gives back what it borrowed and no more: once
+// what is left to it is within its floor, the rest of its loans stay.
+func (c *Core) endOn(e Engine, k Class, slot int32, more bool) bool {
+	cl, en, q := &c.classes[k], &c.engines[e], &c.requests[slot]
+	if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
+		return false
+	}
+	amount, _, _ := c.price(cl, en, q)
+	after := cl.used.add(amount)
+	if !after.within(cl.spec.Floor) {
+		return false
+	}
+	// What will be left once that which is on its way out is gone: on the engine,
+	// and of the other classes.
+	here := en.used.sub(en.going)
+	room := c.envelope.sub(c.foreign)
+	for i := range c.engines {
+		if other := &c.engines[i]; !other.counts {
+			room = room.sub(other.going)
 		}
 	}
-	for k := range c.classes {
-		cl := &c.classes[k]
-		if cl.spec.Mode != Deadline {
+	kept := c.kept.sub(cl.used.max(cl.spec.Unlent))
+	used := c.used.sub(cl.used)
+	leaves := func(o *class, left, amount Amount) Amount {
+		now := left.sub(amount)
+		kept = kept.sub(left.max(o.spec.Unlent)).add(now.max(o.spec.Unlent))
+		used = used.sub(amount)
+		return now
+	}
+	fits := func() bool {
+		if !here.add(amount).add(en.foreign).within(en.limit(cl, after, here)) {
+			return false
+		}
+		return cl.spares(after, kept, used, room, Slots) && cl.spares(after, kept, used, room, KV)
+	}
+	for j := range c.classes {
+		if o := &c.classes[j]; o != cl {
+			leaves(o, o.used, o.going)
+		}
+	}
+	c.victims = c.victims[:0]
+	for j := range c.classes {
+		o := &c.classes[j]
+		if !more || o.spec.Mode != Deadline {
 			continue
 		}
-		left := cl.used.sub(going[k])
-		for i := cl.loanHead; i != none && !left.within(cl.spec.Floor); i = c.holds[i].next {
-			if short.within(Amount{}) {
-				return true
-			}
-			h := &c.holds[i]
-			if h.engine != e || h.state != holdLive || c.now < h.admitted+Time(cl.spec.LoanLife) {
-				continue
-			}
-			short, left = short.sub(h.amount), left.sub(h.amount)
-			if really {
-				h.state = holdEnding
-				cl.counts.Reclaims++
-				c.emit(Effect{Op: Reclaim, Class: h.class, Engine: e, Tenant: c.requests[h.req.Slot()].tenant, ID: h.req, Hold: c.holdID(i), For: request})
+		left := o.used.sub(o.going)
+		for i := o.loanHead; i != none && !left.within(o.spec.Floor) && !fits(); i = c.holds[i].next {
+			if h := &c.holds[i]; h.engine == e && h.state == holdLive && h.due(o) <= c.now {
+				here, left = here.sub(h.amount), leaves(o, left, h.amount)
+				c.victims = append(c.victims, i)
 			}
 		}
 	}
-	return short.within(Amount{})
+	if !fits() {
+		return false
+	}
+	for _, i := range c.victims {
+		h := &c.holds[i]
+		c.leave(h, holdEnding)
+		c.classes[h.class].counts.Reclaims++
+		c.emit(Effect{
+			Op: Reclaim, Class: h.class, Engine: e, Tenant: c.requests[h.req.Slot()].tenant, ID: h.req, Hold: c.holdID(i), For: c.requestID(slot),
+		})
+	}
+	return true
 }
+
+// leave puts a hold on its way out.
+func (c *Core) leave(h *hold, s holdState) {
+	if h.state == holdLive {
+		cl, en := &c.classes[h.class], &c.engines[h.engine]
+		cl.going, en.going = cl.going.add(h.amount), en.going.add(h.amount)
+	}
+	h.state = s
+}
+
+// due is when the agreed life of a loan is over.
+func (h *hold) due(cl *class) Time { return h.admitted.plus(cl.spec.LoanLife) }
 
 // wakeForLoans asks for a tick when the next loan's agreed life is over.
 func (c *Core) wakeForLoans() {
@@ -209,7 +266,7 @@ func (c *Core) wakeForLoans() {
 		}
 		for i := cl.loanHead; i != none; i = c.holds[i].next {
 			h := &c.holds[i]
-			if at := h.admitted + Time(cl.spec.LoanLife); h.state == holdLive && at > c.now {
+			if at := h.due(cl); h.state == holdLive && at > c.now {
 				c.wake(at)
 				break
 			}
@@ -219,6 +276,8 @@ func (c *Core) wakeForLoans() {
 
 const (
 	defaultPerToken = Time(50e6)
+	maxPerToken     = Time(2e9)
+	minPaceTokens   = 8
 	minResidual     = Time(1e9)
 )
 
@@ -227,7 +286,7 @@ const (
 // that the attempt could still have run.
 func (c *Core) haunt(h *hold) {
 	c.ghosts++
-	h.state = holdGhost
+	c.leave(h, holdGhost)
 	left := Time(max(h.limit-h.out/h.n, 0))
 	h.expires = c.now + max(2*left*c.engines[h.engine].perTok, minResidual)
 	c.wake(h.expires)
@@ -252,11 +311,14 @@ func (c *Core) exorcise(i int32) {
 	c.free(i)
 }
 
-// learnPace learns the engine's time per output token from a finished hold.
+// learnPace learns the engine's time per output token from a finished hold, of
+// which it was seen how fast it went: an answer that was reported in one piece
+// tells nothing.
 func (en *engine) learnPace(h *hold, now Time) {
-	if h.first == 0 || h.out/h.n < 2 {
+	n := (h.out - h.firstOut) / h.n
+	if n < minPaceTokens {
 		return
 	}
-	each := (now - h.first) / Time(h.out/h.n-1)
+	each := min((now-h.first)/Time(n), maxPerToken)
 	en.perTok += (each - en.perTok) / 8
 }

@@ -163,7 +163,7 @@ func (c *Core) Snapshot() *Snapshot {
 func (c *Core) head(k Class, slot int32) *HeadView {
 	cl, q := &c.classes[k], &c.requests[slot]
 	f := c.fit(cl, q)
-	v := &HeadView{ID: MakeID(q.gen, uint32(slot)), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount)}
+	v := &HeadView{ID: c.requestID(slot), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount)}
 	r := f.resource
 	switch f.refusal {
 	case refusedNone:
@@ -173,12 +173,12 @@ func (c *Core) head(k Class, slot int32) *HeadView {
 			v.Waiting = fmt.Sprintf("class %s, which waits for the same idle capacity and comes first", c.names(c.blockOut&(bit(k)-1)))
 		}
 	case refusedEngine:
-		v.Waiting = "an engine that is ready"
+		v.Waiting = "an engine that is ready and can run it"
 	case refusedCeiling:
 		v.Waiting = fmt.Sprintf("its class's ceiling: %s used %d + %d > %d", r, cl.used[r], f.amount[r], cl.spec.Ceiling[r])
 	case refusedFull:
 		en := &c.engines[f.engine]
-		limit := c.engineLimit(cl, en, cl.used.add(f.amount))
+		limit := en.limit(cl, cl.used.add(f.amount), en.used)
 		v.Waiting = fmt.Sprintf("engine %s: %s used %d + foreign %d + %d > %d", en.spec.Name, r, en.used[r], en.foreign[r], f.amount[r], limit[r])
 		if cl.recall.open {
 			v.Waiting += fmt.Sprintf("; recalled, %d loans out", cl.recall.cohort)

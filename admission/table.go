@@ -124,16 +124,19 @@ func (t *Table) Validate(bad func(path string, value any, allowed string)) {
 }
 
 func (s *EngineSpec) validate(bad func(path string, value any, allowed string)) {
-	atLeast := func(path string, v, low int64) {
+	between := func(path string, v, low, high int64) {
 		if v < low {
 			bad(path, v, "an integer of at least "+itoa(low))
+		} else if v > high {
+			bad(path, v, "an integer of at most "+itoa(high))
 		}
 	}
-	atLeast("slots", s.Slots, 1)
-	atLeast("kv_tokens", s.KV, 1)
-	atLeast("block_size", s.Block, 1)
-	atLeast("max_context", s.MaxContext, 0)
-	atLeast("boundary", s.Boundary, 0)
+	// The upper bounds are beyond every engine, and keep all sums in range.
+	between("slots", s.Slots, 1, 1<<20)
+	between("kv_tokens", s.KV, 1, 1<<40)
+	between("block_size", s.Block, 1, 1<<20)
+	between("max_context", s.MaxContext, 0, 1<<40)
+	between("boundary", s.Boundary, 0, 1<<20)
 	if s.GaugeAge < 0 {
 		bad("gauge_age", s.GaugeAge, "a duration of at least 0s")
 	}

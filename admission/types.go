@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"math"
+	"time"
 )
 
 // Time is a moment in the driver's nanoseconds. The core never reads a clock
@@ -11,6 +12,18 @@ type Time int64
 
 // Never is later than every moment.
 const Never = Time(math.MaxInt64)
+
+// maxDuration is beyond every use of a duration, and a moment that far ahead
+// still a Time.
+const maxDuration = 1 << 60 * time.Nanosecond
+
+// plus returns the moment d after t, or Never if there is none.
+func (t Time) plus(d time.Duration) Time {
+	if Time(d) > Never-t {
+		return Never
+	}
+	return t + Time(d)
+}
 
 // ID names a request: generation<<32 | slot. The driver chooses it; the slot is
 // below the capacity given to New and free (no request with that slot is
