@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"sync"
@@ -207,6 +208,10 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 				a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
 				return
 			}
+		case len(d.Data) > 0 && len(d.Raw) == len(d.Data):
+			// No framing: a document, which the client of a stream can't read.
+			a.failed(wire.UpstreamError("the engine answered with a document instead of a stream"))
+			return
 		case d.UsageOnly && !req.IncludeUsage:
 			// The gateway asked for it, the client did not.
 		default:
@@ -299,10 +304,12 @@ func (a *attempt) watch(ctx context.Context, cancel context.CancelCauseFunc) (st
 	}
 	var timer *time.Timer
 	over := false // guarded by a.writing, so that nothing is written once stop has returned
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	timer = time.AfterFunc(every, func() {
-		a.writing.Lock()
+	timer = time.AfterFunc(math.MaxInt64, func() {
+		if !a.writing.TryLock() {
+			// Something is on its way to the client this moment, however slowly.
+			timer.Reset(every)
+			return
+		}
 		defer a.writing.Unlock()
 		silent := time.Since(p.cfg.Start) - time.Duration(a.last.Load())
 		switch {
@@ -326,6 +333,7 @@ func (a *attempt) watch(ctx context.Context, cancel context.CancelCauseFunc) (st
 		}
 		timer.Reset(next)
 	})
+	timer.Reset(every)
 	return func() {
 		a.writing.Lock()
 		over = true

@@ -37,12 +37,13 @@ type rig struct {
 	writer  *journal.Writer
 	lines   bytes.Buffer // the journal's, once it is closed
 	served  int
+	last    *client
 }
 
 // options of a rig. The zero value is one vLLM of one slot and one class.
 type options struct {
 	engines   []enginetest.Options
-	unreached bool // the engines are closed before the pool runs
+	before    func(*enginetest.Engine) // the pool runs
 	configure func(*engine.Config)
 	pool      func(*Config)
 	classes   []admission.ClassSpec
@@ -116,8 +117,8 @@ func newRig(t testing.TB, o options) *rig {
 			re.Priority = append(re.Priority, 10*k)
 		}
 		cfg.Engines = append(cfg.Engines, re)
-		if o.unreached {
-			e.Close()
+		if o.before != nil {
+			o.before(e)
 		}
 	}
 	if o.pool != nil {
@@ -273,6 +274,7 @@ func (g *rig) start(class, body string, serve func(context.Context, *Call, Sink)
 	call := g.call(class, body)
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &client{id: call.ID, cancel: cancel, done: make(chan struct{})}
+	g.last = c
 	for _, f := range change {
 		f(c)
 	}

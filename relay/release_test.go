@@ -347,6 +347,7 @@ func TestDrainLetsRunningCallsFinish(t *testing.T) {
 		if n := <-ended; n != 0 {
 			t.Errorf("Drain ended %d calls, want 0", n)
 		}
+		settle()
 		g.wantCode(c, "")
 		g.wantEmpty()
 	})
