@@ -406,7 +406,12 @@ func (c *Core) offer(ev *Event) {
 	}
 	cl.idleSince = Never
 	if cl.queue.head == none {
-		if f := c.seek(ev.Class, int32(slot)); f.ok && (!f.loan || c.mayBorrow(ev.Class)) {
+		f := c.fit(cl, q)
+		if !f.ok && cl.spec.Depth == 0 {
+			// It can't wait, but what it lacks within its floor is recalled.
+			f = c.seek(ev.Class, int32(slot))
+		}
+		if f.ok && (!f.loan || c.mayBorrow(ev.Class)) {
 			c.admit(int32(slot), &f)
 			if c.blockIn|c.blockOut != 0 {
 				c.pump()
