@@ -269,7 +269,16 @@ func (g *rig) serve(class, body string, change ...func(*client)) *client {
 	return g.start(class, body, g.pool.Serve, change...)
 }
 
-func (g *rig) start(class, body string, serve func(context.Context, *Call, Sink) *wire.Error, change ...func(*client)) *client {
+func (g *rig) start(class, body string, serve serving, change ...func(*client)) *client {
+	g.t.Helper()
+	c := g.begin(class, body, serve, change...)
+	settle()
+	return c
+}
+
+type serving func(context.Context, *Call, Sink) *wire.Error
+
+func (g *rig) begin(class, body string, serve serving, change ...func(*client)) *client {
 	g.t.Helper()
 	call := g.call(class, body)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -283,10 +292,9 @@ func (g *rig) start(class, body string, serve func(context.Context, *Call, Sink)
 		defer cancel()
 		err := serve(ctx, call, c)
 		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.err, c.over = err, true
-		c.mu.Unlock()
 	}()
-	settle()
 	return c
 }
 
