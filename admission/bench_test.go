@@ -85,3 +85,34 @@ func BenchmarkBacklog(b *testing.B) {
 		fx = c.Step(Time(i)*1000, &Event{Kind: Offer, ID: MakeID(uint32(i+2), done.Slot()), Prompt: 500, Out: 100}, fx[:0])
 	}
 }
+
+// The worst that a step has to do: 64 classes of which each has a head that waits
+// within its floor for 2,000 loans whose life is not over, and one ends.
+func BenchmarkRecall64Classes(b *testing.B) {
+	const loans = 2000
+	t := &Table{Engines: []EngineSpec{{Name: "e", Slots: loans, KV: loans * 128, Block: 16}}}
+	for range MaxClasses - 1 {
+		t.Classes = append(t.Classes, ClassSpec{Name: "owed", Floor: Of(30, 30*128), Ceiling: Of(loans, loans*128), Depth: 160, DefaultOut: 1, IdleAfter: time.Second})
+	}
+	t.Classes = append(t.Classes, ClassSpec{Name: "lent", Ceiling: Of(loans, loans*128), Depth: 1, DefaultOut: 1, Mode: Deadline, LoanLife: time.Hour})
+	c := New(t, 3*10_000)
+	var fx []Effect
+	var holds []Hold
+	slot := uint32(0)
+	for range loans {
+		fx = c.Step(0, &Event{Kind: Offer, ID: MakeID(1, slot), Class: MaxClasses - 1, Prompt: 100, Out: 28}, fx[:0])
+		holds = append(holds, fx[0].Hold)
+		slot++
+	}
+	for k := range Class(MaxClasses - 1) {
+		for range 159 {
+			fx = c.Step(0, &Event{Kind: Offer, ID: MakeID(1, slot), Class: k, Prompt: 100, Out: 28}, fx[:0])
+			slot++
+		}
+	}
+	b.ReportAllocs()
+	for i := range b.N {
+		// A block more and a block less: what one event of a stream costs.
+		fx = c.Step(Time(i), &Event{Kind: Progress, Hold: holds[i%loans], Prompt: int32(100 - 16*(i/loans%2))}, fx[:0])
+	}
+}

@@ -254,7 +254,7 @@ func (c *Core) retime() {
 		}
 	}
 	if c.blockIn != 0 {
-		c.wakeForLoans()
+		c.loansDue()
 	}
 	for e := range c.engines {
 		en := &c.engines[e]

@@ -44,11 +44,19 @@
 //  2. over the pool, used_c + r <= hold_c, or the sum over k of
 //     max(used_k, hold_k) after the admission + foreign <= E.
 //
-// The first branch of condition 2 is narrowed by one term: the unlent parts of
-// the other classes must stay free (the sum over k of max(used_k, U_k) after
-// the admission + foreign <= E). Without it a class returning to its own floor
-// while a borrower is out would be let into the part that a third class was
-// promised would never be lent.
+// The first branch of condition 2 is narrowed by one term: what is never lent of
+// the other classes, and idle, must stay free (the sum over k of max(used_k, U_k)
+// after the admission + foreign <= E). Without it a class returning to its own
+// floor while a borrower is out would be let into the part that a third class was
+// promised would never be lent. A class that stays within its own unlent part
+// takes nobody's, and where the others use all of theirs there is none to spare:
+// there the boundary may be used, and an engine that is smaller than what runs on
+// it is in nobody's way.
+//
+// What a class could never get under these conditions is its ceiling, and no more
+// than the envelope without what the others keep even when they are idle. A
+// request that needs more is refused at once, and none is priced at more, since a
+// head that waits for what can't come would wait for ever.
 //
 // # What an operator sees
 //

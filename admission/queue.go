@@ -106,11 +106,10 @@ func (c *Core) pump() {
 	for k := range eachClass(c.waiting &^ c.blockIn) {
 		c.serve(k, true)
 	}
-	for k := range eachClass(c.blockIn) {
-		c.endLoans(k, c.classes[k].queue.head)
-	}
-	if c.blockIn != 0 {
-		c.wakeForLoans()
+	if c.blockIn != 0 && c.loansDue() {
+		for k := range eachClass(c.blockIn) {
+			c.endLoans(k, c.classes[k].queue.head)
+		}
 	}
 }
 

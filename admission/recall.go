@@ -224,8 +224,8 @@ func (c *Core) endOn(e Engine, k Class, slot int32, more bool) bool {
 			continue
 		}
 		left := o.used.sub(o.going)
-		for i := o.loanHead; i != none && !left.within(o.spec.Floor) && !fits(); i = c.holds[i].next {
-			if h := &c.holds[i]; h.engine == e && h.state == holdLive && h.due(o) <= c.now {
+		for i := o.loanHead; i != none && c.holds[i].due(o) <= c.now && !left.within(o.spec.Floor) && !fits(); i = c.holds[i].next {
+			if h := &c.holds[i]; h.engine == e && h.state == holdLive {
 				here, left = here.sub(h.amount), leaves(o, left, h.amount)
 				c.victims = append(c.victims, i)
 			}
@@ -257,8 +257,9 @@ func (c *Core) leave(h *hold, s holdState) {
 // due is when the agreed life of a loan is over.
 func (h *hold) due(cl *class) Time { return h.admitted.plus(cl.spec.LoanLife) }
 
-// wakeForLoans asks for a tick when the next loan's agreed life is over.
-func (c *Core) wakeForLoans() {
+// loansDue reports whether the agreed life of a loan is over that nobody ends
+// yet, and asks for a tick when that of the next one will be.
+func (c *Core) loansDue() (due bool) {
 	for k := range c.classes {
 		cl := &c.classes[k]
 		if cl.spec.Mode != Deadline {
@@ -266,12 +267,14 @@ func (c *Core) wakeForLoans() {
 		}
 		for i := cl.loanHead; i != none; i = c.holds[i].next {
 			h := &c.holds[i]
-			if at := h.due(cl); h.state == holdLive && at > c.now {
+			if at := h.due(cl); at > c.now {
 				c.wake(at)
 				break
 			}
+			due = due || h.state == holdLive
 		}
 	}
+	return due
 }
 
 const (
