@@ -194,6 +194,9 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 			return
 		case d.Err != nil:
 			a.failed(d.Err)
+			if _, err := s.Next(); err == io.EOF {
+				a.confirm = nil // the engine has ended it itself
+			}
 			return
 		}
 		a.count(&d, stream)

@@ -67,7 +67,7 @@ var endings = []ending{
 			call.Document(500, `{"error":{"message":"boom","type":"server_error"}}`)
 			return c
 		}},
-	{name: "engine error in the stream", code: wire.CodeUpstreamError, story: ran + "ended(failed) finished(failed) released(ended)",
+	{name: "engine error in the stream", code: wire.CodeUpstreamError, story: ran + "ended(failed) finished(failed)",
 		run: func(g *rig, stream bool) *client {
 			c, call := answering(g, "batch", stream)
 			call.Fail(500, "boom")
