@@ -319,7 +319,7 @@ func (c *Core) exorcise(i int32) {
 // tells nothing.
 func (en *engine) learnPace(h *hold, now Time) {
 	n := (h.out - h.firstOut) / h.n
-	if n < minPaceTokens {
+	if h.first == 0 || n < minPaceTokens {
 		return
 	}
 	each := min((now-h.first)/Time(n), maxPerToken)
