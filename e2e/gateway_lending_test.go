@@ -1,14 +1,12 @@
 package e2e
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
 
 	"headgate/admission"
 	"headgate/e2e/client"
-	"headgate/e2e/headgate"
 	"headgate/journal"
 )
 
@@ -53,12 +51,6 @@ func kind(k journal.Kind, class string) func(*journal.Event) bool {
 
 func loan(e *journal.Event) bool { return e.Kind == journal.Admitted && e.Loan }
 
-// goChat streams one chat from the test itself, which unlike the SDK's process
-// is under way at once.
-func goChat(ctx context.Context, g *headgate.Gateway, key string, body object) (*stream, error) {
-	return openStreamAs(ctx, g.URL+chatPath, key, body)
-}
-
 func testLending(t *testing.T, b backend) {
 	k := newKeys(t)
 	g := serveBackend(t, b, k, ", idle_after: 300ms", "")
@@ -87,16 +79,8 @@ func testLending(t *testing.T, b backend) {
 	// The next one does not fit: it recalls what was lent.
 	second := make(chan error, 1)
 	go func() {
-		s, err := goChat(t.Context(), g, k.app, object{"model": b.model, "messages": user("hello"), "max_tokens": short, "stream": true})
-		if err == nil {
-			defer s.close()
-			for err = s.next(); err == nil; err = s.next() {
-			}
-			if s.finished {
-				err = nil
-			}
-		}
-		second <- err
+		second <- streamAs(t.Context(), g.URL+chatPath, k.app,
+			object{"model": b.model, "messages": user("hello"), "max_tokens": short, "stream": true})
 	}()
 	s = g.AwaitPool("a recall is open", func(s *admission.Snapshot) bool { return class(s, "interactive").Recall != nil })
 	if c := class(s, "interactive"); c.Lending || c.Queue != 1 || s.Used.Slots != 4 {
@@ -179,7 +163,7 @@ func testReclaim(t *testing.T, b backend) {
 	// Two interactive requests: one takes the unlent slot, the other wants a loan's.
 	var streams []*stream
 	for range 2 {
-		s, err := goChat(t.Context(), g, k.app, object{"model": b.model, "messages": user("hello"), "max_tokens": tokens, "stream": true})
+		s, err := openStreamAs(t.Context(), g.URL+chatPath, k.app, object{"model": b.model, "messages": user("hello"), "max_tokens": tokens, "stream": true})
 		if err != nil {
 			t.Fatal(err)
 		}

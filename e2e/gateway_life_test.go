@@ -81,18 +81,7 @@ func testHints(t *testing.T, b backend) {
 	asked := 0
 	ask := func(ctx context.Context, tokens int) {
 		asked++
-		go func() {
-			s, err := goChat(ctx, g, k.jobs, body(tokens))
-			if err == nil {
-				defer s.close()
-				for err = s.next(); err == nil; err = s.next() {
-				}
-				if s.finished {
-					err = nil
-				}
-			}
-			answers <- err
-		}()
+		go func() { answers <- streamAs(ctx, g.URL+chatPath, k.jobs, body(tokens)) }()
 	}
 	settle := func() {
 		for ; asked > 0; asked-- {
@@ -149,23 +138,14 @@ func testHints(t *testing.T, b backend) {
 			t.Fatalf("headers %v have no hint", res.Header)
 		}
 	}
-	refused := func() (n int) {
-		for _, e := range g.Events() {
-			if e.Kind == journal.Rejected {
-				n++
-			}
-		}
-		return n
-	}
-	before := refused()
-	call := client.Call{BaseURL: g.URL + "/v1", APIKey: k.jobs, Route: client.Chat, MaxRetries: 8, TimeoutMS: 100_000, Body: body(5)}
-	once := call
-	once.MaxRetries = 0
+	call := client.Call{BaseURL: g.URL + "/v1", APIKey: k.jobs, Route: client.Completions, MaxRetries: 8, TimeoutMS: 100_000,
+		Body: object{"model": b.model, "prompt": "hello", "max_tokens": 5, "stream": true}}
+	once := client.Call{BaseURL: g.URL + "/v1", APIKey: k.jobs, Route: client.Chat, Body: body(5)}
 	s := client.Start(t, sdk, call, once)
 	if r := s.Result(1); r.Error == nil || r.Error.Class != "RateLimitError" || r.Error.Code != "queue_full" {
 		t.Errorf("without retries: %+v, want a RateLimitError that says queue_full", r.Error)
 	}
-	g.AwaitEvent("both refused", func(*journal.Event) bool { return refused() >= before+2 })
+	g.AwaitEvent("the other refused too", func(e *journal.Event) bool { return e.Kind == journal.Rejected && e.API == "completions" })
 	leave()
 	r := s.Result(0)
 	if n := len(r.Attempts); r.Error != nil || r.Chunks != 5 || n < 2 || r.Attempts[0].Status != http.StatusTooManyRequests || r.Attempts[n-1].Status != http.StatusOK {
@@ -192,11 +172,7 @@ pools:
     engines: [{name: late, kind: vllm, url: "http://`+at+`", slots: 4, observe_every: 50ms}]
     classes: [{name: only, floor: {slots: 4}}]
 `)
-	g.AwaitEvent("that it began", func(e *journal.Event) bool { return e.Kind == journal.Started })
-	status, text := g.Readyz()
-	if status != http.StatusServiceUnavailable || !strings.Contains(text, "main") || !strings.Contains(text, "engines") {
-		t.Errorf("/readyz says %d %q without an engine, want 503 with the pool and the reason", status, text)
-	}
+	g.AwaitNotReady("engine late: ")
 	call := client.Call{BaseURL: g.URL + "/v1", Route: client.Chat, Body: object{"model": "headgate-simulated-m1", "messages": user("hello"), "max_tokens": 3}}
 	if r := client.Run(t, sdk, call); r.Error == nil || r.Error.Class != "InternalServerError" || r.Error.Code != "engine_unavailable" {
 		t.Errorf("a request without an engine: %+v, want engine_unavailable", r.Error)
@@ -211,9 +187,7 @@ pools:
 	e.Terminate()
 	e.Wait()
 	g.AwaitEvent("that the engine is down", func(e *journal.Event) bool { return e.Kind == journal.EngineState && e.State == "down" })
-	if status, text := g.Readyz(); status != http.StatusServiceUnavailable {
-		t.Errorf("/readyz says %d %q with its only engine down", status, text)
-	}
+	g.AwaitNotReady("engine late: ")
 	headgate.StartEngine(t, "--listen", at, "--speed", "0.2")
 	g.AwaitReady()
 	if r := client.Run(t, sdk, call); r.Error != nil {

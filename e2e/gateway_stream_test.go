@@ -10,19 +10,8 @@ import (
 	"net/http"
 )
 
-// openStreamAs is openStream by a caller with a key.
-func openStreamAs(ctx context.Context, url, key string, body object) (*stream, error) {
-	res, err := postAs(ctx, url, key, body)
-	if err != nil {
-		return nil, err
-	}
-	if res.StatusCode != http.StatusOK {
-		defer res.Body.Close()
-		text, _ := io.ReadAll(res.Body)
-		return nil, fmt.Errorf("%s: %s", res.Status, text)
-	}
-	return &stream{body: res.Body, lines: bufio.NewScanner(res.Body)}, nil
-}
+// Requests from the test itself: unlike the SDK's process they are under way at
+// once, and end when the test says.
 
 // postAs is post by a caller with a key.
 func postAs(ctx context.Context, url, key string, body object) (*http.Response, error) {
@@ -37,4 +26,35 @@ func postAs(ctx context.Context, url, key string, body object) (*http.Response, 
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+key)
 	return http.DefaultClient.Do(req)
+}
+
+// openStreamAs is openStream by a caller with a key.
+func openStreamAs(ctx context.Context, url, key string, body object) (*stream, error) {
+	res, err := postAs(ctx, url, key, body)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		defer res.Body.Close()
+		text, _ := io.ReadAll(res.Body)
+		return nil, fmt.Errorf("%s: %s", res.Status, text)
+	}
+	return &stream{body: res.Body, lines: bufio.NewScanner(res.Body)}, nil
+}
+
+// streamAs makes a streamed request by a caller with a key, and returns nil once
+// its answer has ended as it should.
+func streamAs(ctx context.Context, url, key string, body object) error {
+	s, err := openStreamAs(ctx, url, key, body)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for err == nil {
+		err = s.next()
+	}
+	if s.finished {
+		return nil
+	}
+	return err
 }

@@ -96,6 +96,18 @@ func (g *Gateway) AwaitReady() *Gateway {
 	return g
 }
 
+// AwaitNotReady waits until /readyz says that the gateway is not ready, and gives
+// the reason.
+func (g *Gateway) AwaitNotReady(reason string) {
+	g.t.Helper()
+	var text string
+	g.await(func() bool {
+		status, said := g.Readyz()
+		text = said
+		return status == http.StatusServiceUnavailable && strings.Contains(said, reason)
+	}, func() string { return "/readyz says 503 and " + reason + "; it says " + text })
+}
+
 // Pool returns the state of the only pool, as /debug/admission shows it.
 func (g *Gateway) Pool() *admission.Snapshot {
 	g.t.Helper()
