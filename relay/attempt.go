@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"headgate/admission"
@@ -33,9 +34,11 @@ type attempt struct {
 	cached     int
 	out        int // tokens
 	told       int // of which the core knows
+	longest    int // tokens that one sequence can have at the engine; 0: not known
 	timing     *engine.Timing
 
 	writing   sync.Mutex // the sink's, against the keep-alive
+	done      bool       // the engine's terminator has been passed on
 	delivered bool       // something of the answer has gone to the sink; guarded by writing
 
 	cause admission.Cause
@@ -66,6 +69,10 @@ func (a *attempt) run(ctx context.Context) {
 	}
 	caps := &p.engines[a.admit.Engine].caps
 	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
+	a.longest = caps.MaxContext
+	if a.longest == 0 {
+		a.longest = caps.KVTokens
+	}
 	p.mu.Unlock()
 	if ctx.Err() != nil {
 		a.interrupted(ctx, nil)
@@ -126,12 +133,27 @@ func (a *attempt) undispatched(ctx context.Context, err error) {
 		a.interrupted(ctx, err)
 	case ctx.Err() != nil:
 		a.interrupted(ctx, err)
+	case exhausted(err):
+		// Our own want of descriptors or ports says nothing about the engine.
+		a.flags = admission.FlagUntouched
+		a.failed(wire.Internal())
+		a.pool.cfg.Log.Error("no connection to the engine: this process or machine has run out", "request", a.call.ID, "err", err)
 	default:
 		a.flags = admission.FlagUntouched
 		a.cause = admission.CauseUnreachable
 		a.err = wire.EngineUnavailable(0)
 		a.pool.cfg.Log.Warn("engine unreachable", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
 	}
+}
+
+// exhausted tells that a connection failed for want of something local.
+func exhausted(err error) bool {
+	for _, local := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, local) {
+			return true
+		}
+	}
+	return false
 }
 
 // interrupted is the end of an attempt that the gateway gave up, or whose
@@ -156,7 +178,7 @@ func (a *attempt) interrupted(ctx context.Context, err error) {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		a.failed(wire.UpstreamTorn())
 	default:
-		a.failed(wire.UpstreamError("the connection to the engine failed"))
+		a.failed(wire.UpstreamError("the connection to the engine failed, or it sent what is no answer"))
 		a.pool.cfg.Log.Warn("engine failed", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
 	}
 }
@@ -199,10 +221,19 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 			}
 			return
 		}
-		a.count(&d, stream)
+		// No framing: the engine has answered with a document.
+		document := len(d.Data) > 0 && len(d.Raw) == len(d.Data)
+		a.count(&d, stream && !document)
 		switch {
-		case !stream:
+		case document && !req.Stream:
+			whole = nil
 			err = a.answer(d.Data)
+		case document:
+			// The client of a stream can't read one.
+			a.failed(wire.UpstreamError("the engine answered with a document instead of a stream"))
+			return
+		case len(d.Raw) == 0:
+			// Nothing that means anything to anybody.
 		case whole != nil:
 			if len(d.Data) == 0 {
 				continue
@@ -211,13 +242,10 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 				a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
 				return
 			}
-		case len(d.Data) > 0 && len(d.Raw) == len(d.Data):
-			// No framing: a document, which the client of a stream can't read.
-			a.failed(wire.UpstreamError("the engine answered with a document instead of a stream"))
-			return
 		case d.UsageOnly && !req.IncludeUsage:
 			// The gateway asked for it, the client did not.
 		default:
+			a.done = d.Done
 			err = a.event(d.Raw)
 		}
 		if err != nil {
@@ -227,11 +255,17 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 	}
 }
 
+// terminator ends every stream to a client; some engines leave it out.
+var terminator = []byte("data: [DONE]\n\n")
+
 // ended is the clean end of an answer.
 func (a *attempt) ended(whole *wire.Assembler) {
 	a.confirm = nil
 	a.cause = admission.CauseFinished
 	if whole == nil {
+		if a.call.Request.Stream && !a.done && a.event(terminator) != nil {
+			a.cause, a.err = admission.CauseClientGone, wire.ClientClosed()
+		}
 		return
 	}
 	body, err := whole.JSON()
@@ -273,6 +307,11 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 		a.timing = d.Timing
 	}
 	a.out += d.Tokens
+	if d.HasUsage && !a.credible(&d.Usage) {
+		d.HasUsage = false
+		a.pool.cfg.Log.Warn("the engine's usage is impossible and not believed", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID,
+			"prompt_tokens", d.Usage.Prompt, "completion_tokens", d.Usage.Completion)
+	}
 	if d.HasUsage {
 		a.prompt, a.cached = max(a.prompt, d.Usage.Prompt), max(a.cached, d.Usage.Cached)
 		// Usage on the way (continuous usage stats) is of one choice, and some
@@ -291,6 +330,13 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 		a.told = a.out
 		a.pool.step(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out)})
 	}
+}
+
+// credible tells whether an engine can have processed as many tokens as it says:
+// no more than its sequences can hold.
+func (a *attempt) credible(u *wire.Usage) bool {
+	most := a.longest * max(a.call.Request.N, 1)
+	return u.Prompt >= 0 && u.Completion >= 0 && u.Cached >= 0 && (most == 0 || u.Prompt <= most && u.Completion <= most)
 }
 
 func (a *attempt) engineName() string { return a.pool.cfg.Engines[a.admit.Engine].Name }

@@ -20,6 +20,16 @@
 // anything else (the client left, the engine fell silent, a loan was ended) the
 // attempt is aborted, and its hold stays a ghost until the engine confirms the
 // release. The client does not wait for that.
+//
+// What a client has seen decides whether an attempt may be repeated: a part of
+// the answer, not a keep-alive comment. A client of which the answer is collected
+// has seen nothing until the end.
+//
+// # What an operator sees
+//
+// An engine that answers late is busy until it has been late for a while; one
+// that comes back, or whose counters start over, is asked again what it is. If no
+// table can be made with it, it is kept out as loading, and Ready says why.
 package relay
 
 import (
@@ -61,7 +71,8 @@ type Sink interface {
 	KeepAlive() error
 	// Answer passes on a whole answer.
 	Answer(body []byte) error
-	// Started tells whether anything has been sent to the client.
+	// Started tells whether anything has been sent to the client, a keep-alive
+	// too: then it can't be told a status any more.
 	Started() bool
 }
 

@@ -197,6 +197,11 @@ func (p *Pool) observed(i int, state admission.State, o *engine.Observation) {
 // stateLocked notes a change of an engine's state; err is why.
 func (p *Pool) stateLocked(i int, state admission.State, err error) {
 	s := &p.engines[i]
+	if !s.told && state != admission.Ready {
+		// Down is where every engine begins, so that this is no change.
+		p.cfg.Log.Warn("engine not ready", "pool", p.cfg.Name, "engine", p.cfg.Engines[i].Name, "state", state.String(), "err", err)
+	}
+	s.told = true
 	if s.state == state {
 		return
 	}

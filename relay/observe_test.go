@@ -26,7 +26,7 @@ func TestEngineThatComesLater(t *testing.T) {
 		e := g.engines[0]
 		early := g.serve("interactive", sent(true, ""))
 		g.wantCode(early, wire.CodeEngineUnavailable)
-		if err := g.pool.Ready(); err == nil || !strings.Contains(err.Error(), "have not been asked") {
+		if err := g.pool.Ready(); err == nil || !strings.Contains(err.Error(), "no engine has answered yet; engine e0: ") {
 			t.Errorf("ready: %v", err)
 		}
 		if g.pool.Serves("test-model") || g.pool.Snapshot() != nil {

@@ -57,6 +57,7 @@ type engineState struct {
 	last  engine.Observation
 	state admission.State
 	since time.Time // of the first of a row of samples that did not come in time
+	told  bool      // its first state has been logged
 }
 
 // record is one request's place in the pool.
@@ -97,7 +98,7 @@ func New(cfg Config) *Pool {
 	p := &Pool{
 		cfg: cfg, classes: map[string]admission.Class{}, tenants: map[string]admission.Tenant{}, armed: admission.Never,
 		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
-		why: errors.New("its engines have not been asked yet"), idle: make(chan struct{}),
+		why: errors.New("no engine has answered yet"), idle: make(chan struct{}),
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	for i, name := range cfg.Classes {
@@ -301,6 +302,18 @@ func (p *Pool) Snapshot() *admission.Snapshot {
 	return p.core.Snapshot()
 }
 
+// troublesLocked lists what keeps each engine from being ready, as far as it is
+// known.
+func (p *Pool) troublesLocked() string {
+	text := ""
+	for i := range p.engines {
+		if err := p.engines[i].last.Err; err != nil && p.engines[i].state != admission.Ready {
+			text += fmt.Sprintf("; engine %s: %v", p.cfg.Engines[i].Name, err)
+		}
+	}
+	return text
+}
+
 // Ready returns nil if the pool can take a request now or soon, and why not
 // otherwise.
 func (p *Pool) Ready() error {
@@ -310,7 +323,7 @@ func (p *Pool) Ready() error {
 	case p.drain:
 		return fmt.Errorf("pool %s: draining", p.cfg.Name)
 	case p.core == nil:
-		return fmt.Errorf("pool %s: %w", p.cfg.Name, p.why)
+		return fmt.Errorf("pool %s: %w%s", p.cfg.Name, p.why, p.troublesLocked())
 	}
 	for i := range p.engines {
 		if p.engines[i].state == admission.Ready {
@@ -320,7 +333,7 @@ func (p *Pool) Ready() error {
 	if p.why != nil {
 		return fmt.Errorf("pool %s: no engine is ready: %w", p.cfg.Name, p.why)
 	}
-	return fmt.Errorf("pool %s: no engine is ready", p.cfg.Name)
+	return fmt.Errorf("pool %s: no engine is ready%s", p.cfg.Name, p.troublesLocked())
 }
 
 // Model is one model that the pool serves.

@@ -343,3 +343,39 @@ func (g *rig) metric(name, label, value string) float64 {
 	}
 	return sum
 }
+
+// TestHintIsOfTheCallersQueue is case 16: the class that is behind gives a hint,
+// the one that is not is served.
+func TestHintIsOfTheCallersQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		classes := lender()
+		classes[1].Depth = 6
+		g := newRig(t, options{classes: classes})
+		e := g.engines[0]
+		for range 7 {
+			g.serve("batch", sent(true, ""))
+		}
+		early := g.serve("batch", sent(true, ""))
+		g.wantCode(early, wire.CodeQueueFull)
+		if early.err.Retry != 0 {
+			t.Errorf("hint %v without any evidence", early.err.Retry)
+		}
+		for range 6 {
+			pass(2 * time.Second)
+			e.Accept(t).Finish("stop")
+			settle()
+			g.serve("batch", sent(true, ""))
+		}
+		late := g.serve("batch", sent(true, ""))
+		g.wantCode(late, wire.CodeQueueFull)
+		// Six wait and one is served every two seconds; up to a quarter is jitter.
+		if r := late.err.Retry; r < 14*time.Second || r > 14*time.Second*5/4 {
+			t.Errorf("hint %v, want 14 s and up to a quarter more", r)
+		}
+		for range 7 {
+			e.Accept(t).Finish("stop")
+			settle()
+		}
+		g.wantEmpty()
+	})
+}

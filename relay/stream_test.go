@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -171,6 +172,56 @@ func TestDocumentInsteadOfStream(t *testing.T) {
 	}
 }
 
+// TestTerminator: a stream to a client ends with a terminator whatever the engine
+// leaves out, and never with one if the answer has no finish reason (case 24).
+func TestTerminator(t *testing.T) {
+	const (
+		token  = `data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}` + "\n\n"
+		finish = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+		done   = "data: [DONE]\n\n"
+	)
+	for _, tt := range []struct{ name, sent, got, code string }{
+		{"both", token + finish + done, token + finish + done, ""},
+		{"no terminator", token + finish, token + finish + done, ""},
+		{"no finish reason", token + done, token, wire.CodeUpstreamTorn},
+		{"neither comment nor data", ": ping\n\nhello world\n\n" + token + finish + done, ": ping\n\n" + token + finish + done, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t, options{})
+				c := g.serve("interactive", sent(true, ""))
+				call := g.engines[0].Accept(t)
+				call.Send(tt.sent)
+				call.End()
+				settle()
+				g.wantCode(c, tt.code)
+				if c.text() != tt.got {
+					t.Errorf("the client got %q, want %q", c.text(), tt.got)
+				}
+			})
+		})
+	}
+}
+
+// TestImpossibleUsage: an engine that claims more tokens than it can hold does
+// not fill the pool with them.
+func TestImpossibleUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{})
+		c, call := begun(g, "interactive", true)
+		call.Send(`data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}],"usage":{"prompt_tokens":5,"completion_tokens":2000000000}}` + "\n\n")
+		settle()
+		if s := g.pool.Snapshot(); s.Used.KV > s.Envelope.KV {
+			t.Errorf("used %v of %v", s.Used, s.Envelope)
+		}
+		call.Send(`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n" + "data: [DONE]\n\n")
+		call.End()
+		settle()
+		g.wantCode(c, "")
+		g.wantEmpty()
+	})
+}
+
 // TestLongAnswerIsNotCut is case 21: no total timeout, however long it takes.
 func TestLongAnswerIsNotCut(t *testing.T) {
 	for _, stream := range []bool{true, false} {
@@ -207,7 +258,8 @@ func TestSlowClientIsNoSilentEngine(t *testing.T) {
 			}
 		})
 		call.Emit(1)
-		pass(idleTimeout + 2*time.Second)
+		// Its silence begins when the client has the event.
+		pass(2*idleTimeout + time.Second/2)
 		call.Emit(1)
 		call.Finish("stop")
 		settle()
@@ -455,4 +507,82 @@ func TestUpstreamRequest(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFatalEngineIsNeverOverCommitted is case 13: what runs could all reach its
+// limit at once, and the limit that was paid for is the one that is sent.
+func TestFatalEngineIsNeverOverCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{engines: []enginetest.Options{{Kind: engine.LlamaCpp, Slots: 4}}})
+		e := g.engines[0]
+		var calls []*enginetest.Call
+		for range 4 {
+			g.serve("interactive", sent(true, `,"max_tokens":1500`))
+		}
+		for e.Running()+e.Waiting() > len(calls) {
+			calls = append(calls, e.Accept(t))
+		}
+		if len(calls) != 2 {
+			t.Errorf("%d requests of 1500 tokens and a prompt are in a pool of 4096, want 2", len(calls))
+		}
+		for range 4 {
+			call := calls[0]
+			calls = calls[1:]
+			sum := int64(0)
+			for _, h := range g.pool.Snapshot().Holds {
+				sum += int64(h.Prompt) + 1500
+			}
+			if sum > 4096 {
+				t.Errorf("what runs may need %d tokens of 4096", sum)
+			}
+			if got := gjson.GetBytes(call.Body, "max_tokens").Int(); got != 1500 {
+				t.Errorf("max_tokens is %d, want 1500", got)
+			}
+			call.Emit(1)
+			call.Finish("stop")
+			settle()
+			if e.Waiting() > len(calls) {
+				calls = append(calls, e.Accept(t))
+			}
+		}
+		g.wantEmpty()
+	})
+}
+
+// spy is an adapter that shows what is asked of it.
+type spy struct {
+	engine.Adapter
+	attempts []engine.Attempt
+}
+
+func (s *spy) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream, error) {
+	s.attempts = append(s.attempts, *a)
+	return s.Adapter.Dispatch(ctx, a)
+}
+
+// TestLoansCanBeInterrupted: a loan gets a connection whose end the engine is
+// certain to see, and every attempt a name of its own.
+func TestLoansCanBeInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &spy{}
+		g := newRig(t, options{classes: lender(), pool: func(c *Config) {
+			s.Adapter = c.Engines[0].Adapter
+			c.Engines[0].Adapter = s
+		}})
+		c, _ := begun(g, "batch", false)
+		recalled(g)
+		pass(lender()[0].IdleAfter)
+		finish(g, c)
+		if len(s.attempts) != 3 {
+			t.Fatalf("%d attempts, want 3", len(s.attempts))
+		}
+		for i, loan := range []bool{true, false, true} {
+			if a := s.attempts[i]; a.Interruptible != loan {
+				t.Errorf("attempt %s: interruptible is %t, want %t", a.ID, a.Interruptible, loan)
+			}
+		}
+		if first, again := s.attempts[0].ID, s.attempts[2].ID; first == again || !strings.HasPrefix(again, c.id) {
+			t.Errorf("the attempts of %s are named %s and %s", c.id, first, again)
+		}
+	})
 }
