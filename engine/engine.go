@@ -65,7 +65,7 @@ type Stream interface {
 	Header() http.Header
 	// Next returns the next event. io.EOF follows the terminator, an event with
 	// Err, and a clean end of the stream after the last finish reason; any other
-	// end is io.ErrUnexpectedEOF. After Abort it returns ErrAborted.
+	// end, and a terminator without any finish reason, is io.ErrUnexpectedEOF. After Abort it returns ErrAborted.
 	Next() (Delta, error)
 	// Abort ends the attempt at the engine and waits until the engine has
 	// confirmed that its slot and KV are free, or ctx ends. Calling it after
@@ -78,7 +78,7 @@ type Stream interface {
 // Delta is one event of a stream. Raw and Data are valid until the next call
 // of Next.
 type Delta struct {
-	Raw  []byte // the event exactly as it came, with its closing blank line
+	Raw  []byte // the event exactly as it came, with its closing blank line; empty for what is no event
 	Data []byte // its data payload; empty for comments
 	wire.Chunk
 	// Timing is what the engine said about this request, if it did.

@@ -76,8 +76,8 @@ func TestReady(t *testing.T) {
 		}
 	}
 	bubble(t, setup{noEngine: true}, func(t *testing.T, r *rig) {
-		check(t, r, 503, "not ready: pool main: its engines have not been asked yet")
-		if w := r.admin("/debug/admission"); w.Body.String() != "pool main (not ready: pool main: its engines have not been asked yet)\n" {
+		check(t, r, 503, "not ready: pool main: no engine has answered yet; engine gpu0: get /health of engine.test: dial mem mem: connection refused")
+		if w := r.admin("/debug/admission"); w.Body.String() != "pool main (not ready: pool main: no engine has answered yet; engine gpu0: get /health of engine.test: dial mem mem: connection refused)\n" {
 			t.Errorf("%q", w.Body)
 		}
 	})
@@ -86,7 +86,7 @@ func TestReady(t *testing.T) {
 		r.engine.Close()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		check(t, r, 503, "not ready: pool main: no engine is ready")
+		check(t, r, 503, "not ready: pool main: no engine is ready; engine gpu0: get /health of engine.test: dial mem mem: connection refused")
 		r.drain(time.Second)
 		check(t, r, 503, "not ready: draining")
 	})

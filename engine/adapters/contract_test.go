@@ -153,9 +153,10 @@ func TestEndsOfStreams(t *testing.T) {
 		{"finish reason without terminator", 1, func(c *enginetest.Call) { c.Send(finish); c.End() }, io.EOF},
 		{"one finish reason of two", 2, func(c *enginetest.Call) { c.Send(finish); c.End() }, io.ErrUnexpectedEOF},
 		{"both finish reasons", 2, func(c *enginetest.Call) { c.Send(finish + finish); c.End() }, io.EOF},
-		{"terminator", 2, func(c *enginetest.Call) { c.Send("data: [DONE]\n\n"); c.End() }, io.EOF},
-		{"terminator without blank line", 1, func(c *enginetest.Call) { c.Send("data: [DONE]"); c.End() }, io.EOF},
-		{"terminator, connection kept", 1, func(c *enginetest.Call) { c.Send("data: [DONE]\n\n") }, io.EOF},
+		{"terminator", 2, func(c *enginetest.Call) { c.Send(finish + "data: [DONE]\n\n"); c.End() }, io.EOF},
+		{"terminator without blank line", 1, func(c *enginetest.Call) { c.Send(finish + "data: [DONE]"); c.End() }, io.EOF},
+		{"terminator, connection kept", 1, func(c *enginetest.Call) { c.Send(finish + "data: [DONE]\n\n") }, io.EOF},
+		{"terminator without finish reason", 1, func(c *enginetest.Call) { c.Send("data: [DONE]\n\n"); c.End() }, io.ErrUnexpectedEOF},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			each(t, func(t *testing.T, e *enginetest.Engine, a engine.Adapter) {

@@ -100,6 +100,10 @@ func (s *stream) nextEvent() (engine.Delta, error) {
 	}
 	d := engine.Delta{Raw: ev.Raw, Data: ev.Data}
 	if len(bytes.TrimSpace(ev.Data)) == 0 {
+		// A comment may pass; what is neither comment nor data is no event.
+		if ev.Raw[0] != ':' {
+			d.Raw = nil
+		}
 		return d, nil
 	}
 	chunk, parseErr := wire.ParseChunk(s.api, ev.Data)
@@ -111,6 +115,9 @@ func (s *stream) nextEvent() (engine.Delta, error) {
 		d.Chunk = wire.Chunk{Err: wire.FromUpstream(http.StatusBadGateway, ev.Data, nil)}
 	case parseErr != nil:
 		return engine.Delta{}, fmt.Errorf("unreadable event from the engine: %w", parseErr)
+	case chunk.Done && s.finished == 0:
+		// A terminator says that the stream is over, not that the answer is.
+		return engine.Delta{}, io.ErrUnexpectedEOF
 	default:
 		d.Chunk = chunk
 	}
