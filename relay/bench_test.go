@@ -63,11 +63,11 @@ func (nowhere) KeepAlive() error    { return nil }
 func (nowhere) Answer([]byte) error { return nil }
 func (nowhere) Started() bool       { return true }
 
-func benchPool(b *testing.B, e *instant) *Pool {
+func instantPool(b testing.TB, e engine.Adapter, change ...func(*Config)) *Pool {
 	b.Helper()
 	start := time.Now()
 	log := journal.NewWriter(io.Discard, journal.Options{Buffer: 1 << 14, Start: start})
-	p := New(Config{
+	cfg := Config{
 		Name: "main", Capacity: 1 << 12, IdleTimeout: time.Minute, Keepalive: 15 * time.Second, MaxAnswer: 1 << 20, Start: start,
 		Classes: []string{"interactive", "batch"}, Journal: log, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 		Engines: []Engine{{Name: "e0", Adapter: e, ObserveEvery: time.Hour, Priority: []int{0, 10}}},
@@ -79,7 +79,11 @@ func benchPool(b *testing.B, e *instant) *Pool {
 			}
 			return &admission.Table{Engines: specs, Classes: []admission.ClassSpec{interactive, batch}}, nil
 		},
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	p := New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -120,7 +124,7 @@ func answer(tokens int) *instant {
 	return e
 }
 
-func benchCall(b *testing.B, stream bool) *Call {
+func instantCall(b testing.TB, stream bool) *Call {
 	b.Helper()
 	req, err := wire.Parse(wire.Chat, []byte(sent(stream, `,"max_tokens":64`)))
 	if err != nil {
@@ -134,7 +138,7 @@ func benchCall(b *testing.B, stream bool) *Call {
 func BenchmarkServe(b *testing.B) {
 	for name, stream := range map[string]bool{"stream": true, "whole": false} {
 		b.Run(name, func(b *testing.B) {
-			p, call := benchPool(b, answer(16)), benchCall(b, stream)
+			p, call := instantPool(b, answer(16)), instantCall(b, stream)
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := p.Serve(context.Background(), call, nowhere{}); err != nil {
@@ -148,7 +152,7 @@ func BenchmarkServe(b *testing.B) {
 // BenchmarkServeParallel is the same from every processor at once: what the
 // pool's mutex costs.
 func BenchmarkServeParallel(b *testing.B) {
-	p, call := benchPool(b, answer(16)), benchCall(b, true)
+	p, call := instantPool(b, answer(16)), instantCall(b, true)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -162,7 +166,7 @@ func BenchmarkServeParallel(b *testing.B) {
 // BenchmarkDecide is an offer, its admission's delivery and the end of its hold,
 // with the lock and the clock; without journal and I/O.
 func BenchmarkDecide(b *testing.B) {
-	p, call := benchPool(b, answer(1)), benchCall(b, true)
+	p, call := instantPool(b, answer(1)), instantCall(b, true)
 	p.cfg.Journal = nil
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,8 +1,13 @@
 package relay
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"os"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -327,5 +332,40 @@ func TestStuckGaugeBlocksNobody(t *testing.T) {
 		settle()
 		g.wantEmpty()
 		wantOneReleaseEach(t, g.events())
+	})
+}
+
+// TestOwnExhaustionIsNotTheEngines: a process without descriptors left must not
+// take its engine for dead.
+func TestOwnExhaustionIsNotTheEngines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out atomic.Bool
+		g := newRig(t, options{
+			pool: func(c *Config) { c.Engines[0].ObserveEvery = time.Hour },
+			configure: func(c *engine.Config) {
+				dial := c.DialContext
+				c.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if out.Load() {
+						return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("socket", syscall.EMFILE)}
+					}
+					return dial(ctx, network, addr)
+				}
+			},
+		})
+		out.Store(true)
+		for _, e := range g.pool.cfg.Engines {
+			e.Adapter.Close() // its idle connections
+		}
+		c := g.serve("interactive", sent(true, ""))
+		g.wantCode(c, wire.CodeInternal)
+		if g.state(0) != "ready" {
+			t.Errorf("the engine is %s", g.state(0))
+		}
+		out.Store(false)
+		next, call := answering(g, "interactive", true)
+		call.Finish("stop")
+		settle()
+		g.wantCode(next, "")
+		g.wantEmpty()
 	})
 }

@@ -586,3 +586,79 @@ func TestLoansCanBeInterrupted(t *testing.T) {
 		}
 	})
 }
+
+// counting is a sink without any lock: only one goroutine at a time may use it,
+// and none once Serve has returned.
+type counting struct{ uses int }
+
+func (c *counting) Admitted(Decision)   { c.uses++ }
+func (c *counting) Event([]byte) error  { c.uses++; return nil }
+func (c *counting) KeepAlive() error    { c.uses++; return nil }
+func (c *counting) Answer([]byte) error { c.uses++; return nil }
+func (c *counting) Started() bool       { c.uses++; return true }
+
+// slowly is an engine with a pause before each event.
+type slowly struct{ instant }
+
+func (e *slowly) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream, error) {
+	s, err := e.instant.Dispatch(ctx, a)
+	return pausing{s}, err
+}
+
+type pausing struct{ engine.Stream }
+
+func (s pausing) Next() (engine.Delta, error) {
+	time.Sleep(20 * time.Microsecond)
+	return s.Stream.Next()
+}
+
+// TestKeepAliveNeverOverlaps is for the race detector: keep-alives come from a
+// timer, as often as they can, while events come and calls end.
+func TestKeepAliveNeverOverlaps(t *testing.T) {
+	p := instantPool(t, &slowly{*answer(3)}, func(c *Config) { c.Keepalive = 10 * time.Microsecond })
+	call := instantCall(t, true)
+	for range 300 {
+		var sink counting
+		if err := p.Serve(context.Background(), call, &sink); err != nil {
+			t.Fatal(err)
+		}
+		sink.uses++ // the caller's own use of what it gets back
+	}
+}
+
+// TestEveryStreamIsTerminated: an engine that closes after the finish reason has
+// said everything; its client still waits for the terminator.
+func TestEveryStreamIsTerminated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{})
+		c, call := begun(g, "interactive", true)
+		const last = `data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}]}` + "\n\n"
+		call.Send(last)
+		call.End()
+		settle()
+		g.wantCode(c, "")
+		if want := last + "data: [DONE]\n\n"; c.text() != want {
+			t.Errorf("the client got %q, want %q", c.text(), want)
+		}
+	})
+}
+
+// TestImpossibleUsageIsNotBelieved: a hold follows the engine's own counts, so
+// one that can't be true would take the pool away from everybody.
+func TestImpossibleUsageIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{})
+		c, call := begun(g, "interactive", true)
+		call.Send(`data: {"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"prompt_tokens":1000000,"completion_tokens":1}}` + "\n\n")
+		call.Send(`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n" +
+			`data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2000000}}` + "\n\ndata: [DONE]\n\n")
+		call.End()
+		settle()
+		g.wantCode(c, "")
+		for _, e := range g.events() {
+			if e.Request == c.id && (e.PromptTokens > 100 || e.OutputTokens > 1) {
+				t.Errorf("%s counts %d and %d tokens", e.Kind, e.PromptTokens, e.OutputTokens)
+			}
+		}
+	})
+}
