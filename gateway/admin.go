@@ -83,5 +83,5 @@ func writeJSON(w http.ResponseWriter, v any) {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false) // people read it too
-	_ = e.Encode(v) // a reader that has gone needs no answer
+	_ = e.Encode(v)        // a reader that has gone needs no answer
 }

@@ -118,6 +118,9 @@ const (
 	// downAfter is how long an engine may fail to answer in time before it is
 	// taken for down.
 	downAfter = 15 * time.Second
+	// leastGaugeAge is longer than the longest step of an engine, during which its
+	// counters stand still; and no gauge is older than two samples.
+	leastGaugeAge = 5 * time.Second
 )
 
 // Causes of a cancelled attempt.
