@@ -281,7 +281,9 @@ const (
 	defaultPerToken = Time(50e6)
 	maxPerToken     = Time(2e9)
 	minPaceTokens   = 8
-	minResidual     = Time(1e9)
+	// minResidual leaves an engine that shows no evidence of a release the time
+	// after which its adapter believes it.
+	minResidual = Time(5e9)
 )
 
 // haunt turns a hold whose attempt is over into a ghost: it keeps its capacity

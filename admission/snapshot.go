@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -71,6 +72,7 @@ type ClassSnapshot struct {
 // HeadView is the first waiting request of a class and what it waits for.
 type HeadView struct {
 	ID      ID         `json:"id"`
+	Request string     `json:"request,omitempty"` // the driver's name, see Name
 	Tenant  Tenant     `json:"tenant"`
 	Since   Time       `json:"since_ns"`
 	Wants   AmountView `json:"wants"`
@@ -79,12 +81,13 @@ type HeadView struct {
 
 // Recall is an open recall.
 type Recall struct {
-	Seq    uint64     `json:"seq"`
-	Opened Time       `json:"opened_ns"`
-	For    ID         `json:"for"`
-	Served bool       `json:"served"`
-	Loans  int        `json:"loans_out"`
-	Need   AmountView `json:"need"`
+	Seq        uint64     `json:"seq"`
+	Opened     Time       `json:"opened_ns"`
+	For        ID         `json:"for"`
+	ForRequest string     `json:"for_request,omitempty"` // the driver's name, while it is there
+	Served     bool       `json:"served"`
+	Loans      int        `json:"loans_out"`
+	Need       AmountView `json:"need"`
 }
 
 // EngineSnapshot is one engine's state.
@@ -99,16 +102,17 @@ type EngineSnapshot struct {
 
 // HoldSnapshot is one hold.
 type HoldSnapshot struct {
-	Hold   Hold       `json:"hold"`
-	State  string     `json:"state"`
-	Class  string     `json:"class"`
-	Engine string     `json:"engine"`
-	ID     ID         `json:"id,omitempty"`
-	Loan   bool       `json:"loan,omitempty"`
-	Amount AmountView `json:"amount"`
-	Prompt int32      `json:"prompt_tokens"`
-	Out    int32      `json:"output_tokens"`
-	Since  Time       `json:"since_ns"`
+	Hold    Hold       `json:"hold"`
+	State   string     `json:"state"`
+	Class   string     `json:"class"`
+	Engine  string     `json:"engine"`
+	ID      ID         `json:"id,omitempty"`      // 0 once the request has left it
+	Request string     `json:"request,omitempty"` // the driver's name
+	Loan    bool       `json:"loan,omitempty"`
+	Amount  AmountView `json:"amount"`
+	Prompt  int32      `json:"prompt_tokens"`
+	Out     int32      `json:"output_tokens"`
+	Since   Time       `json:"since_ns"`
 }
 
 // Snapshot returns the whole state. It changes nothing and shares nothing with
@@ -203,6 +207,34 @@ func (c *Core) names(set uint64) string {
 	return strings.Join(names, ", ")
 }
 
+// Name gives every request in the snapshot the name by which its driver knows
+// it; "" leaves its number.
+func (s *Snapshot) Name(name func(ID) string) {
+	for i := range s.Classes {
+		if h := s.Classes[i].Head; h != nil {
+			h.Request = name(h.ID)
+		}
+		if r := s.Classes[i].Recall; r != nil {
+			r.ForRequest = name(r.For)
+		}
+	}
+	for i := range s.Holds {
+		if h := &s.Holds[i]; h.ID != 0 {
+			h.Request = name(h.ID)
+		}
+	}
+}
+
+func called(name string, id ID) string {
+	switch {
+	case name != "":
+		return name
+	case id == 0:
+		return "nobody"
+	}
+	return strconv.FormatUint(uint64(id), 10)
+}
+
 // String prints the state for a person, and for goldens.
 func (s *Snapshot) String() string {
 	var b strings.Builder
@@ -220,10 +252,10 @@ func (s *Snapshot) String() string {
 		fmt.Fprintf(&b, "class %s: used %v hold %v (floor %v unlent %v ceiling %v) lending %s loans %d queue %d\n",
 			v.Name, v.Used, v.Hold, v.Floor, v.Unlent, v.Ceiling, lending, v.Loans, v.Queue)
 		if v.Head != nil {
-			fmt.Fprintf(&b, "  head %d wants %v, waits for %s\n", v.Head.ID, v.Head.Wants, v.Head.Waiting)
+			fmt.Fprintf(&b, "  head %s wants %v, waits for %s\n", called(v.Head.Request, v.Head.ID), v.Head.Wants, v.Head.Waiting)
 		}
 		if v.Recall != nil {
-			fmt.Fprintf(&b, "  recall for %d: need %v, loans out %d, served %v\n", v.Recall.For, v.Recall.Need, v.Recall.Loans, v.Recall.Served)
+			fmt.Fprintf(&b, "  recall for %s: need %v, loans out %d, served %v\n", called(v.Recall.ForRequest, v.Recall.For), v.Recall.Need, v.Recall.Loans, v.Recall.Served)
 		}
 	}
 	for i := range s.Engines {
@@ -236,7 +268,7 @@ func (s *Snapshot) String() string {
 	}
 	for i := range s.Holds {
 		v := &s.Holds[i]
-		fmt.Fprintf(&b, "hold %d: %s %s on %s for %d: %v prompt %d out %d", uint32(v.Hold), v.State, v.Class, v.Engine, v.ID, v.Amount, v.Prompt, v.Out)
+		fmt.Fprintf(&b, "hold %d: %s %s on %s for %s: %v prompt %d out %d", uint32(v.Hold), v.State, v.Class, v.Engine, called(v.Request, v.ID), v.Amount, v.Prompt, v.Out)
 		if v.Loan {
 			b.WriteString(" loan")
 		}

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,8 +16,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the goldens in testdata")
 
+var requestID = regexp.MustCompile(`req_[a-z0-9]{24}`)
+
 func golden(t *testing.T, name, got string) {
 	t.Helper()
+	got = requestID.ReplaceAllString(got, "req_random")
 	file := filepath.Join("testdata", name)
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {

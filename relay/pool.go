@@ -299,7 +299,9 @@ func (p *Pool) Snapshot() *admission.Snapshot {
 	if p.core == nil {
 		return nil
 	}
-	return p.core.Snapshot()
+	s := p.core.Snapshot()
+	s.Name(p.requestLocked)
+	return s
 }
 
 // troublesLocked lists what keeps each engine from being ready, as far as it is
