@@ -212,7 +212,4 @@ func TestRetryAfter(t *testing.T) {
 	if got := FromUpstream(503, nil, h); got.Retry != time.Minute {
 		t.Errorf("a date: %v", got.Retry)
 	}
-	if a, b := MergeRetry(time.Second, time.Minute), MergeRetry(time.Minute, 0); a != time.Minute || b != time.Minute {
-		t.Errorf("merged %v, %v", a, b)
-	}
 }

@@ -211,7 +211,3 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	}
 	return 0
 }
-
-// MergeRetry is the hint to give when both the gateway and the engine have one:
-// the larger, since an earlier return would only be refused again.
-func MergeRetry(ours, upstream time.Duration) time.Duration { return max(ours, upstream) }
