@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"headgate/e2e/engine/gguf"
 	"headgate/e2e/realengine"
 )
@@ -33,7 +35,7 @@ func eachEngine(t *testing.T, o realengine.Options, test func(*testing.T, *reale
 var tiny = realengine.Options{Model: gguf.Tiny, Slots: 2, Ctx: 1024}
 
 // slow is an engine whose requests last long enough to be met while they run.
-var slow = realengine.Options{Model: gguf.Options{Layers: 4, Width: 256}, Slots: 2, Ctx: 4096}
+var slow = realengine.Options{Model: gguf.Options{Layers: 4, Width: 256, Exact: true}, Slots: 2, Ctx: 4096}
 
 const (
 	chatPath        = "/v1/chat/completions"
@@ -181,6 +183,40 @@ func TestEngineHistoryMatters(t *testing.T) {
 		if slices.Equal(got.ids, full.ids[k:]) {
 			t.Errorf("without token %d of %d the answer goes on just the same", missing, len(prefix))
 		}
+	}
+}
+
+// TestEngineKeepsAnswersApart has requests of all lengths meet in the batch, come
+// and go, and compares each answer with what the same request says alone.
+func TestEngineKeepsAnswersApart(t *testing.T) {
+	e := realengine.Start(t, realengine.Options{Model: gguf.Options{Layers: 2, Width: 128, Heads: 2, Exact: true}, Ctx: 1024})
+	body := func(i int) object {
+		prompt := fmt.Sprintf("number %d and then%s", i, strings.Repeat(" the old stone bridge", i*5%13))
+		return object{"prompt": prompt, "max_tokens": 12 + i*7%19, "temperature": 0}
+	}
+	const n, rounds = 24, 8
+	alone := make([]string, n)
+	for i := range n {
+		alone[i] = mustGenerate(t, e.URL+completionsPath, body(i)).text
+	}
+	var together errgroup.Group
+	for w := range e.Slots {
+		together.Go(func() error {
+			for j := range n * rounds / e.Slots {
+				i := (w*7 + j*(2*w+1)) % n
+				r, err := generate(t.Context(), e.URL+completionsPath, body(i))
+				if err != nil {
+					return err
+				}
+				if r.text != alone[i] {
+					t.Errorf("request %d says in company\n%q, alone\n%q", i, r.text, alone[i])
+				}
+			}
+			return nil
+		})
+	}
+	if err := together.Wait(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -73,7 +73,7 @@ func Start(t testing.TB, o Options) *Engine {
 	need.NodeModules(t, dir)
 
 	args := []string{
-		"main.mjs", "--exit-with-stdin", "--model", modelFile(t, o.Model),
+		"main.cjs", "--exit-with-stdin", "--model", modelFile(t, o.Model),
 		"--slots", strconv.Itoa(o.Slots), "--ctx", strconv.Itoa(o.Ctx),
 		"--batch", strconv.Itoa(o.Batch), "--threads", strconv.Itoa(o.Threads),
 	}

@@ -8,7 +8,6 @@ import (
 // The tensor types used here, as ggml numbers them.
 const (
 	typeF32 uint32 = 0
-	typeF16 uint32 = 1
 	typeQ8  uint32 = 8 // q8_0: blocks of 32, each a half-precision scale and 32 signed bytes
 )
 
@@ -46,8 +45,6 @@ func (t *tensor) bytes() uint64 {
 	switch t.typ {
 	case typeF32:
 		return 4 * n
-	case typeF16:
-		return 2 * n
 	default:
 		return n / q8Block * (2 + q8Block)
 	}
@@ -63,14 +60,14 @@ func ones(name string, cols int) tensor {
 	}}
 }
 
-// half is a half-precision matrix whose rows fill computes.
-func half(name string, cols, rows int, fill func(i int, row []float32)) tensor {
+// full is a single-precision matrix whose rows fill computes.
+func full(name string, cols, rows int, fill func(i int, row []float32)) tensor {
 	row := make([]float32, cols)
-	return tensor{name: name, cols: cols, rows: rows, typ: typeF16, encode: func(dst []byte, i int) []byte {
+	return tensor{name: name, cols: cols, rows: rows, typ: typeF32, encode: func(dst []byte, i int) []byte {
 		clear(row)
 		fill(i, row)
 		for _, f := range row {
-			dst = binary.LittleEndian.AppendUint16(dst, toHalf(f))
+			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(f))
 		}
 		return dst
 	}}
@@ -85,6 +82,21 @@ const (
 	noRow0            // writes nothing to it
 	noCol0            // reads nothing from it
 )
+
+// random is a matrix of noise in single precision.
+func random(s *source, name string, cols, rows int, std float32, blind blindSpot) tensor {
+	return full(name, cols, rows, func(i int, row []float32) {
+		for c := range row {
+			row[c] = s.noise(std)
+		}
+		switch {
+		case blind == noRow0 && i == 0:
+			clear(row)
+		case blind == noCol0:
+			row[0] = 0
+		}
+	})
+}
 
 // quantized is a matrix of noise. Its signed bytes are drawn directly, without
 // quantizing anything: uniform over -127..127, whose deviation is 73.6.

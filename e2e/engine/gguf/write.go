@@ -91,10 +91,14 @@ type entry struct {
 }
 
 func (o Options) metadata(v *vocab) []entry {
+	fileType := uint32(7) // mostly q8_0
+	if o.Exact {
+		fileType = 0 // all f32
+	}
 	return []entry{
 		{"general.architecture", "llama"},
 		{"general.name", o.Name},
-		{"general.file_type", uint32(7)}, // mostly q8_0
+		{"general.file_type", fileType},
 		{"general.quantization_version", uint32(2)},
 		// llama-server's sampling defaults: the model's own distribution.
 		{"general.sampling.temp", float32(1)},
@@ -158,9 +162,9 @@ func (o Options) tensors(v *vocab) []tensor {
 
 	list := make([]tensor, 0, 3+9*o.Layers)
 	list = append(list,
-		half("token_embd.weight", o.Width, len(v.pieces), embedding),
+		full("token_embd.weight", o.Width, len(v.pieces), embedding),
 		ones("output_norm.weight", o.Width),
-		half("output.weight", o.Width, len(v.pieces), func(id int, row []float32) {
+		full("output.weight", o.Width, len(v.pieces), func(id int, row []float32) {
 			switch {
 			case v.word[id]:
 				embedding(id, row)
@@ -183,19 +187,23 @@ func (o Options) tensors(v *vocab) []tensor {
 		backStd  = round(historyGain * perLayer / math.Sqrt(width))
 		downStd  = round(mixGain * perLayer / math.Sqrt(float64(o.FF)))
 	)
+	matrix := quantized
+	if o.Exact {
+		matrix = random
+	}
 	for l := range o.Layers {
 		name := func(part string) string { return fmt.Sprintf("blk.%d.%s.weight", l, part) }
 		list = append(list,
 			ones(name("attn_norm"), o.Width),
-			quantized(&s, name("attn_q"), o.Width, o.Width, scoreStd, seesAll),
-			quantized(&s, name("attn_k"), o.Width, kv, scoreStd, seesAll),
+			matrix(&s, name("attn_q"), o.Width, o.Width, scoreStd, seesAll),
+			matrix(&s, name("attn_k"), o.Width, kv, scoreStd, seesAll),
 			// The constant would bring the same vector whatever the history.
-			quantized(&s, name("attn_v"), o.Width, kv, unitStd, noCol0),
-			quantized(&s, name("attn_output"), o.Width, o.Width, backStd, noRow0),
+			matrix(&s, name("attn_v"), o.Width, kv, unitStd, noCol0),
+			matrix(&s, name("attn_output"), o.Width, o.Width, backStd, noRow0),
 			ones(name("ffn_norm"), o.Width),
-			quantized(&s, name("ffn_gate"), o.Width, o.FF, unitStd, seesAll),
-			quantized(&s, name("ffn_up"), o.Width, o.FF, unitStd, seesAll),
-			quantized(&s, name("ffn_down"), o.FF, o.Width, downStd, noRow0))
+			matrix(&s, name("ffn_gate"), o.Width, o.FF, unitStd, seesAll),
+			matrix(&s, name("ffn_up"), o.Width, o.FF, unitStd, seesAll),
+			matrix(&s, name("ffn_down"), o.FF, o.Width, downStd, noRow0))
 	}
 	return list
 }

@@ -23,6 +23,7 @@ func main() {
 	flag.IntVar(&o.Context, "ctx", 0, "tokens it claims to be trained for (default 8192)")
 	flag.Float64Var(&o.Mean, "mean", 0, "mean tokens before the end of text; 0: never ends")
 	flag.Uint64Var(&o.Seed, "seed", 0, "picks the weights")
+	flag.BoolVar(&o.Exact, "exact", false, "single precision: greedy answers do not depend on what was cached")
 	flag.Parse()
 	if err := gguf.WriteFile(*path, o); err != nil {
 		fmt.Fprintln(os.Stderr, "randomgguf:", err)

@@ -1,6 +1,6 @@
-// The real engine: llama.cpp with continuous batching behind vLLM's HTTP API.
+// The real engine: llama.cpp with continuous batching behind vLLM's HTTP API (started by main.cjs).
 //
-//   node main.mjs --model FILE.gguf [--slots 4] [--ctx 2048] [--batch 256] [--threads 1]
+//   node main.cjs --model FILE.gguf [--slots 4] [--ctx 2048] [--batch 256] [--threads 1]
 //                 [--port 0] [--name ID] [--priority] [--per-request-metrics] [--exit-with-stdin]
 //
 // It binds 127.0.0.1 and prints one JSON line on stdout once it takes requests;
