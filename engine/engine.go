@@ -156,25 +156,25 @@ func Unreported(asked time.Time) Observation {
 
 // Capabilities is what an engine says of itself. Zero means it did not say.
 type Capabilities struct {
-	Kind       Kind
-	Version    string
-	Models     []Model
-	Slots      int // sequences it runs at once
-	KVTokens   int // tokens its KV pool holds
-	BlockSize  int // tokens per block
-	MaxContext int // tokens of one sequence, prompt and output
+	Kind       Kind    `json:"kind"`
+	Version    string  `json:"version"`
+	Models     []Model `json:"models"`
+	Slots      int     `json:"slots"`       // sequences it runs at once
+	KVTokens   int     `json:"kv_tokens"`   // tokens its KV pool holds
+	BlockSize  int     `json:"block_size"`  // tokens per block
+	MaxContext int     `json:"max_context"` // tokens of one sequence, prompt and output
 	// Priority: the engine orders waiting work by the request's "priority",
 	// lower first.
-	Priority bool
+	Priority bool `json:"priority"`
 	// PrefixCache: finished and aborted sequences stay reusable.
-	PrefixCache bool
+	PrefixCache bool `json:"prefix_cache"`
 	// Fatal: running out of KV ends every running request (llama-server with a
 	// unified pool), so the pool must never be over-committed.
-	Fatal bool
+	Fatal bool `json:"kv_exhaustion_fatal"`
 }
 
 // Model is one entry of the engine's model list.
 type Model struct {
-	ID         string
-	MaxContext int // 0: not said
+	ID         string `json:"id"`
+	MaxContext int    `json:"max_context,omitempty"` // 0: not said
 }
