@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and testing need besides Go and Node: a C compiler for
-# the race detector, the end-to-end tests' npm packages, and the checkers. Run
+# the race detector, curl, the end-to-end tests' npm packages, and the checkers. Run
 # again, it does nothing and is quick.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,10 +12,11 @@ need() {
 command -v go >/dev/null || need "go ($(sed -n 's/^go //p' go.mod) or later)"
 command -v npm >/dev/null || need "npm (of Node 20 or later)"
 
-# libc6-dev is there if a program that includes a header can be linked.
-if ! echo '#include <stdlib.h>
+# libc6-dev is there if a program that includes a header can be linked. The
+# tests run the pages' commands, which use curl.
+if ! command -v curl >/dev/null || ! echo '#include <stdlib.h>
 int main(void) { return 0; }' | gcc -x c -o /dev/null - 2>/dev/null; then
-	install="apt-get install -y --no-install-recommends gcc libc6-dev"
+	install="apt-get install -y --no-install-recommends gcc libc6-dev curl ca-certificates"
 	if [ "$(id -u)" = 0 ]; then
 		apt-get update -q
 		$install
@@ -23,7 +24,7 @@ int main(void) { return 0; }' | gcc -x c -o /dev/null - 2>/dev/null; then
 		sudo apt-get update -q
 		sudo $install
 	else
-		echo "setup: gcc and libc6-dev are missing, and installing them takes root. Run:" >&2
+		echo "setup: gcc, libc6-dev or curl is missing, and installing them takes root. Run:" >&2
 		echo "    sudo apt-get update && sudo $install" >&2
 		exit 1
 	fi
