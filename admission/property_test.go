@@ -583,7 +583,7 @@ func TestInvariants(t *testing.T) {
 // some hundred events.
 func FuzzCore(f *testing.F) {
 	for seed := range byte(8) {
-		bytes := make([]byte, 1<<14)
+		bytes := make([]byte, 1<<16)
 		rand.NewChaCha8([32]byte{seed}).Read(bytes)
 		f.Add(bytes)
 	}
