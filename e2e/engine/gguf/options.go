@@ -20,8 +20,8 @@ type Options struct {
 	// Exact makes all weights single precision, instead of q8_0 in the blocks:
 	// four times the size and a quarter of the speed. A greedy answer is then the
 	// same whether its prompt was evaluated at once or token by token, and so
-	// whether a resumed prefix was found in a cache or not; quantized, one answer
-	// of a hundred tokens in eight differs somewhere.
+	// whether a resumed prefix was found in a cache or not; quantized, about one
+	// resumed answer in seven differs somewhere (measured, 16 answers cut thrice).
 	Exact bool
 }
 
