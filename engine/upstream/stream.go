@@ -101,7 +101,7 @@ func (s *stream) nextEvent() (engine.Delta, error) {
 	d := engine.Delta{Raw: ev.Raw, Data: ev.Data}
 	if len(bytes.TrimSpace(ev.Data)) == 0 {
 		// A comment may pass; what is neither comment nor data is no event.
-		if ev.Raw[0] != ':' {
+		if !bytes.HasPrefix(bytes.TrimLeft(ev.Raw, "\r\n"), []byte(":")) {
 			d.Raw = nil
 		}
 		return d, nil
