@@ -1,0 +1,124 @@
+package admission
+
+import "math/bits"
+
+// pump admits whatever can be admitted now: first demand within a floor, then
+// demand that has to borrow, each in the table's order.
+//
+// One admission can make way for another: once a class uses all that is never
+// lent of its own, the boundary is there for those who had to leave it free. So
+// whoever was refused before something was admitted is asked again.
+func (c *Core) pump() {
+	for again := true; again; {
+		again = false
+		c.blockIn, c.blockOut = 0, 0
+		for k := range eachClass(c.waiting) {
+			blocked := c.blockIn
+			again = c.serve(k, false) && blocked != 0 || again
+		}
+	}
+	for k := range eachClass(c.waiting &^ c.blockIn) {
+		c.serve(k, true)
+	}
+	if c.blockIn != 0 && c.loansDue() {
+		for k := range eachClass(c.blockIn) {
+			c.endLoans(k, c.classes[k].queue.head)
+		}
+	}
+}
+
+// mayBorrow is the barrier: nobody borrows while demand within a floor waits,
+// and a class does not borrow past an earlier one that waits for the same idle
+// capacity.
+func (c *Core) mayBorrow(k Class) bool { return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 }
+
+// seek looks for a place for the first request of class k. Demand within the
+// class's floor that finds none closes its lending, which may be enough, and
+// recalls what it lent.
+func (c *Core) seek(k Class, slot int32) fitting {
+	cl := &c.classes[k]
+	f := c.fit(cl, &c.requests[slot])
+	if !f.ok && f.within && c.recallFor(k, slot) {
+		f = c.fit(cl, &c.requests[slot])
+	}
+	return f
+}
+
+// serve admits from the head of one queue for as long as it can, and reports
+// whether it did.
+func (c *Core) serve(k Class, borrow bool) (admitted bool) {
+	cl := &c.classes[k]
+	for ; cl.queue.head != none; admitted = true {
+		slot := cl.queue.head
+		f := c.seek(k, slot)
+		switch {
+		case f.ok && f.loan && !(borrow && c.mayBorrow(k)):
+			return admitted
+		case f.ok:
+			c.unqueue(slot)
+			cl.pace.served(c.now, cl.queue.n)
+			c.admit(slot, &f)
+		case f.refusal == refusedEngine || f.refusal == refusedCeiling:
+			// Nothing that another class gives back would help.
+			return admitted
+		case f.within:
+			c.blockIn |= bit(k)
+			return admitted
+		default:
+			if borrow {
+				c.blockOut |= bit(k)
+			}
+			return admitted
+		}
+	}
+	return admitted
+}
+
+// pace learns how often a backlogged class gets to start a request, from which
+// a refused one is told when to come back.
+type pace struct {
+	last    Time // when it last served from a queue that stayed non-empty
+	every   Time // exponentially weighted interval
+	samples int
+}
+
+const (
+	// minPace is how many intervals must have been seen before a hint is given:
+	// absent beats invented.
+	minPace = 4
+	maxHint = Time(600e9)
+)
+
+// served notes that a queue with left requests remaining has just been served.
+func (p *pace) served(now Time, left int) {
+	if p.last != 0 {
+		gap := now - p.last
+		if p.samples == 0 {
+			p.every = gap
+		} else {
+			p.every += (gap - p.every) / 8
+		}
+		p.samples++
+	}
+	p.last = 0
+	if left > 0 {
+		p.last = now
+	}
+}
+
+// hint returns in how long a place behind waiting requests should be free, up
+// to a quarter more so that those who are told the same do not return together;
+// 0 is no hint.
+func (p *pace) hint(now Time, waiting int, id ID) Time {
+	if p.samples < minPace {
+		return 0
+	}
+	every := p.every
+	if p.last != 0 {
+		every = max(every, now-p.last)
+	}
+	t := min(min(every, maxHint)*Time(waiting+1), maxHint)
+	// Fibonacci hashing spreads neighbouring ids over the whole range.
+	spread := Time(bits.RotateLeft64(uint64(id)*0x9E3779B97F4A7C15, 32) % 1024)
+	return max(t+t/4*spread/1024, 1)
+}
