@@ -13,8 +13,10 @@
 //     mofluxhq/moflux-bench (Apache-2.0), so that a seed gives the very trace
 //     that was published under it, and its canonical hash.
 //   - [Read] takes a file: the published format, or a recorded log as Mooncake
-//     JSONL, Azure CSV or BurstGPT CSV. Logs stream through [Mooncake], [Azure]
-//     and [BurstGPT], which hold one line at a time.
+//     JSONL, Azure CSV or BurstGPT CSV, told apart by how the content begins.
+//     Logs stream through [Mooncake], [Azure] and [BurstGPT], which hold one
+//     line at a time. [Trace.Cut] takes a log's beginning and [Mix] lays logs
+//     of different classes over each other.
 //
 // An entry has two output lengths. MaxTokens is what its client declares and
 // admission may use; Output is how long the answer turns out to be, which only

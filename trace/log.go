@@ -115,8 +115,18 @@ func Collect(profile string, seed uint32, entries iter.Seq2[Entry, error]) (*Tra
 	if len(t.Entries) == 0 {
 		return nil, fmt.Errorf("trace %s: no request with an output: allowed is one or more", profile)
 	}
-	slices.SortStableFunc(t.Entries, func(a, b Entry) int { return cmp.Compare(a.Arrival, b.Arrival) })
-	last := t.Entries[len(t.Entries)-1].Arrival
-	t.Workload.DurationMs = int(last/time.Millisecond) + 1 // nothing arrives at a trace's end
+	slices.SortStableFunc(t.Entries, byArrival)
+	t.Workload.DurationMs = endOf(t.Entries)
 	return t, nil
+}
+
+func byArrival(a, b Entry) int { return cmp.Compare(a.Arrival, b.Arrival) }
+
+// endOf is when a recorded log ends, in milliseconds: nothing arrives at a
+// trace's end, and no trace is empty.
+func endOf(entries []Entry) int {
+	if len(entries) == 0 {
+		return 1
+	}
+	return int(entries[len(entries)-1].Arrival/time.Millisecond) + 1
 }

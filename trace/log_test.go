@@ -94,9 +94,11 @@ func TestReadPublished(t *testing.T) {
 func TestReadRefuses(t *testing.T) {
 	const a, b = "TIMESTAMP,ContextTokens,GeneratedTokens\n", "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 	for _, c := range []struct{ file, text, want string }{
-		{"f.txt", "", `f.txt: ending ".txt": allowed are .json, .jsonl and .csv`},
-		{"f.csv", "", `f.csv:1: field header is empty: allowed is that of an Azure trace, TIMESTAMP,ContextTokens,GeneratedTokens, or of a BurstGPT one, Timestamp,Model`},
-		{"f.csv", "time,in,out\n", `f.csv:1: field header is time,in,ou: allowed is that of an Azure trace`},
+		{"f.csv", "", `f.csv: no known format: allowed are the published one, Mooncake JSONL, Azure CSV and BurstGPT CSV`},
+		{"f.csv", "time,in,out\n", `f.csv: no known format`},
+		{"f.jsonl", "[]", `f.jsonl: no known format`},
+		{"f.jsonl", `{"chat_id":1,"timestamp":0}`, `f.jsonl: no known format`},
+		{"f.json", `{"`, `f.json: no known format`},
 		{"f.csv", a, `trace f: no request with an output: allowed is one or more`},
 		{"f.csv", "TIMESTAMP,ContextTokens,Generated\n", `f.csv:1: field header is Generated: allowed is GeneratedTokens`},
 		{"f.csv", a + "2023-11-16 18:17:03,1\n", `f.csv:2: 2 columns: allowed is TIMESTAMP,ContextTokens,GeneratedTokens`},
@@ -110,9 +112,8 @@ func TestReadRefuses(t *testing.T) {
 		{"f.csv", b + "0x1p4,m,2,3,5,API log\n", `f.csv:2: field Timestamp is 0x1p4: allowed is a number from 0`},
 		{"f.csv", b + "1,m,2,,2,API log\n", `f.csv:2: field Response tokens is empty: allowed is a whole number from 0`},
 		{"f.csv", strings.Replace(burstGPTSessions, "s1", "s 1", 1), `f.csv:2: field Session ID is s 1: allowed is a name of 1 to 128`},
-		{"f.jsonl", "", `f.jsonl: an empty file: allowed is one request a line`},
-		{"f.jsonl", "[]", `f.jsonl:1: what is no JSON object: allowed is an object with timestamp, input_length, output_length, hash_ids`},
-		{"f.jsonl", "\n", `f.jsonl:1: what is no JSON object`},
+		{"f.jsonl", mooncake + "[]", `f.jsonl:4: what is no JSON object: allowed is an object with timestamp, input_length, output_length, hash_ids`},
+		{"f.jsonl", mooncake + "\n", `f.jsonl:4: what is no JSON object`},
 		{"f.jsonl", `{"timestamp":0,"input_length":1}`, `f.jsonl:1: field output_length is missing: allowed is one`},
 		{"f.jsonl", `{"timestamp":"0","input_length":1,"output_length":1}`, `f.jsonl:1: field timestamp is "0": allowed is a number from 0 to 315360000000`},
 		{"f.jsonl", `{"timestamp":0,"input_length":1.5,"output_length":1}`, `f.jsonl:1: field input_length is 1.5: allowed is a whole number from 1`},
@@ -121,7 +122,7 @@ func TestReadRefuses(t *testing.T) {
 		{"f.jsonl", `{"timestamp":0,"input_length":1,"output_length":1} {}`, `f.jsonl:1: more than one value: allowed is one object a line`},
 		{"f.jsonl", `{"timestamp":0,"input_length":1,"output_length":1`, `f.jsonl:1: broken JSON`},
 		{"f.jsonl", `{"timestamp":0,"chat_id":1}`, `f.jsonl:1: unknown field chat_id: allowed is one of timestamp, input_length, output_length, hash_ids`},
-		{"f.jsonl", strings.Repeat(" ", maxLine+1), `f.jsonl:1: a longer line: allowed is at most 1048576 bytes`},
+		{"f.jsonl", `{"timestamp":` + strings.Repeat(" ", maxLine), `f.jsonl:1: a longer line: allowed is at most 1048576 bytes`},
 	} {
 		_, err := Read(strings.NewReader(c.text), c.file, Batch)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -131,10 +132,43 @@ func TestReadRefuses(t *testing.T) {
 	if _, err := Read(strings.NewReader(azure), "f.csv", "a class"); err == nil || !strings.Contains(err.Error(), `class "a class": allowed is a name`) {
 		t.Errorf("class with a space: %v", err)
 	}
+	if _, err := Read(strings.NewReader("# Traces\n"), "README.md", Batch); !errors.Is(err, ErrFormat) {
+		t.Errorf("a page: %v", err)
+	}
+	for _, err := range Mooncake(strings.NewReader(""), Log{File: "f", Class: Batch}) {
+		if err == nil || err.Error() != "f: an empty file: allowed is one request a line" {
+			t.Errorf("an empty file: %v", err)
+		}
+	}
 	broken := errors.New("broken")
-	for _, file := range []string{"f.json", "f.jsonl"} {
-		if _, err := Read(iotest.ErrReader(broken), file, Batch); !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), file) {
-			t.Errorf("%s: a reader's error came back as %v", file, err)
+	for _, head := range []string{"", `{"profile":`, `{"timestamp":` + strings.Repeat(" ", maxHead)} {
+		_, err := Read(io.MultiReader(strings.NewReader(head), iotest.ErrReader(broken)), "f", Batch)
+		if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "f:") {
+			t.Errorf("after %.20q a reader's error came back as %v", head, err)
+		}
+	}
+}
+
+// TestReadTellsByContent gives every format a name that says another.
+func TestReadTellsByContent(t *testing.T) {
+	for _, c := range []struct {
+		file, text, profile string
+		entries             int
+	}{
+		{"a.json", azure, "a", 3},
+		{"b.log", burstGPT, "b", 2},
+		{"s", burstGPTSessions, "s", 2},
+		{"m.csv", " " + mooncake, "m", 3},
+		{"last key first.jsonl", mooncake[strings.Index(mooncake, `{"output`):], "last_key_first", 1},
+		{"p.csv", "\n" + written(t, generate(t, "metal-balanced-v1", 3)), "metal-balanced-v1", 64},
+	} {
+		tr, err := Read(strings.NewReader(c.text), c.file, Batch)
+		if err != nil {
+			t.Errorf("%s: %v", c.file, err)
+			continue
+		}
+		if tr.Profile != c.profile || len(tr.Entries) != c.entries {
+			t.Errorf("%s: profile %s with %d entries, want %s with %d", c.file, tr.Profile, len(tr.Entries), c.profile, c.entries)
 		}
 	}
 }

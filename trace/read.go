@@ -2,44 +2,66 @@ package trace
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"path"
+	"slices"
 	"strings"
 )
 
-// Read reads a trace of any known format, which it tells by the file's ending
-// and, for CSV, its first line: .json is the published format, .jsonl
-// Mooncake's, .csv Azure's or BurstGPT's. class is the one that a recorded
-// log's requests are given; the published format has its own.
+// ErrFormat reports a file whose beginning is that of no known format.
+var ErrFormat = errors.New("no known format: allowed are the published one, Mooncake JSONL, Azure CSV and BurstGPT CSV")
+
+// maxHead is how much of a file's beginning tells its format, in bytes.
+const maxHead = 4096
+
+// Read reads a trace of any known format, which it tells by how the content
+// begins: a CSV file by its header's first column, JSON by its first key. The
+// name tells nothing, since logs are kept as .log, .txt and worse. A beginning
+// of no known format is ErrFormat; from there on every format is strict.
 //
-// A recorded log is named after its file, and drawn with seed 0.
+// class is the one that a recorded log's requests are given; the published
+// format has its own. A recorded log is named after its file, and drawn with
+// seed 0.
 func Read(r io.Reader, file, class string) (*Trace, error) {
+	b := bufio.NewReaderSize(r, maxHead)
+	head, err := b.Peek(maxHead)
+	if err != nil && err != io.EOF {
+		return nil, fmt.Errorf("%s: read: %w", file, err)
+	}
 	l := Log{File: file, Class: class}
-	ending := path.Ext(file)
 	var entries iter.Seq2[Entry, error]
-	switch ending {
-	case ".json":
-		return Published(r, file)
-	case ".jsonl":
-		entries = Mooncake(r, l)
-	case ".csv":
-		b := bufio.NewReader(r)
-		head, _ := b.Peek(len(azureHeader[0]) + 1) // an error comes back with the first line
-		switch string(head) {
-		case azureHeader[0] + ",":
-			entries = Azure(b, l)
-		case burstGPTHeader[0] + ",":
-			entries = BurstGPT(b, l)
-		default:
-			return nil, bad("header", string(head), "that of an Azure trace, "+strings.Join(azureHeader, ",")+
-				", or of a BurstGPT one, "+strings.Join(burstGPTHeader, ",")).at(file, 1)
-		}
+	switch first := firstName(head); {
+	case slices.Contains(publishedFields, first):
+		return Published(b, file)
+	case slices.Contains(mooncakeFields, first):
+		entries = Mooncake(b, l)
+	case first == azureHeader[0]:
+		entries = Azure(b, l)
+	case first == burstGPTHeader[0]:
+		entries = BurstGPT(b, l)
 	default:
-		return nil, fmt.Errorf("%s: ending %q: allowed are .json, .jsonl and .csv", file, ending)
+		return nil, fmt.Errorf("%s: %w", file, ErrFormat)
 	}
 	return Collect(nameOf(file), 0, entries)
+}
+
+// firstName is the first key of a JSON object, or the first column of a CSV
+// header. No two formats share one.
+func firstName(head []byte) string {
+	if !bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("{")) {
+		column, _, _ := bytes.Cut(head, []byte(","))
+		return string(column)
+	}
+	d := json.NewDecoder(bytes.NewReader(head))
+	_, _ = d.Token()    // the brace
+	key, _ := d.Token() // nil where the head is no JSON
+	name, _ := key.(string)
+	return name
 }
 
 // nameOf makes a profile's name of a file's.
