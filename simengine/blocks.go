@@ -21,8 +21,11 @@ type block struct {
 	hash       uint64
 	refs       int32
 	prev, next int32 // in the free list, while refs is 0
-	same       int32 // the next block with the same hash, 0 at the end
-	filled     bool  // it has a hash and can be found
+	// same is the next block with the same content, 0 behind the last; before is
+	// the one in front, of the first the last: thousands of requests that start at
+	// once with one prompt fill as many blocks with one content.
+	same, before int32
+	filled       bool // it has a hash and can be found
 }
 
 func newPool(total int, caching bool) pool {
@@ -110,12 +113,13 @@ func (p *pool) fill(r *request, tokens int) {
 		first, ok := p.cached[blk.hash]
 		if !ok {
 			p.cached[blk.hash] = b
+			blk.before = b
 			continue
 		}
-		for p.blocks[first].same != 0 {
-			first = p.blocks[first].same
-		}
-		p.blocks[first].same = b
+		last := p.blocks[first].before
+		p.blocks[last].same = b
+		blk.before = last
+		p.blocks[first].before = b
 	}
 }
 
@@ -153,19 +157,22 @@ func (p *pool) forget(b int32) {
 		return
 	}
 	blk.filled = false
-	at := p.cached[blk.hash]
-	if at == b {
-		if blk.same == 0 {
-			delete(p.cached, blk.hash)
-		} else {
-			p.cached[blk.hash] = blk.same
-		}
+	first := p.cached[blk.hash]
+	switch {
+	case first != b:
+		p.blocks[blk.before].same = blk.same
+	case blk.same == 0:
+		delete(p.cached, blk.hash)
 		return
+	default:
+		first = blk.same
+		p.cached[blk.hash] = first
 	}
-	for p.blocks[at].same != b {
-		at = p.blocks[at].same
+	if blk.same != 0 {
+		p.blocks[blk.same].before = blk.before
+	} else {
+		p.blocks[first].before = blk.before
 	}
-	p.blocks[at].same = blk.same
 }
 
 func (p *pool) unlink(b int32) {

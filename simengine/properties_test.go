@@ -166,9 +166,17 @@ func conserved(t *rapid.T, e *Engine) {
 			findable++
 		}
 	}
-	for _, b := range p.cached {
-		for ; b != 0; b = p.blocks[b].same {
+	for _, first := range p.cached {
+		last := p.blocks[first].before
+		for b := first; b != 0; b = p.blocks[b].same {
+			if want := p.blocks[b].before; b != first && want != last {
+				t.Fatalf("block %d comes after %d and names %d", b, last, want)
+			}
+			last = b
 			findable--
+		}
+		if p.blocks[first].before != last {
+			t.Fatalf("block %d is the last of its content, the first names %d", last, p.blocks[first].before)
 		}
 	}
 	if findable != 0 {
