@@ -58,5 +58,6 @@
 // (vocabulary.go).
 //
 // The rules were read from vLLM's source; the fit of the default step time to a
-// published experiment is in testdata/README.md.
+// published experiment is in testdata/README.md, that of the other built-in
+// models, and what they can't tell, in models/README.md.
 package simengine

@@ -2,17 +2,19 @@ package simengine
 
 import (
 	"bytes"
-	_ "embed"
+	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"slices"
 	"strings"
 )
 
-//go:embed m1.json
-var m1 []byte
+//go:embed models/*.json
+var models embed.FS
 
 // Model is a step-time model: a data file, in JSON. A step with p prefill
 // tokens and n generating sequences that hold c tokens of context takes
@@ -43,24 +45,48 @@ type Model struct {
 	Overhead float64 `json:"overhead_ms"`
 }
 
-// DefaultModel is the embedded m1.json.
+// DefaultModel is the built-in model m1.
 func DefaultModel() Model {
-	m, err := ParseModel(m1)
+	m, err := LoadModel("m1")
 	if err != nil {
-		panic("simengine: embedded m1.json: " + err.Error())
+		panic("simengine: " + err.Error())
 	}
 	return m
 }
 
-// LoadModel reads a step-time model from a file.
-func LoadModel(path string) (Model, error) {
-	data, err := os.ReadFile(path)
+// Models returns the names of the built-in models, sorted; models/README.md
+// says what each was measured on.
+func Models() []string {
+	files, err := models.ReadDir("models")
+	if err != nil {
+		panic("simengine: " + err.Error()) // they are in the binary
+	}
+	names := make([]string, len(files))
+	for i, f := range files {
+		names[i] = strings.TrimSuffix(f.Name(), ".json")
+	}
+	return names
+}
+
+// LoadModel returns the built-in model of that name, or else reads the file at
+// that path. A file that has the name of a built-in model is read as ./name.
+func LoadModel(pathOrName string) (Model, error) {
+	var data []byte
+	var err error
+	if slices.Contains(Models(), pathOrName) {
+		data, err = models.ReadFile("models/" + pathOrName + ".json")
+	} else {
+		data, err = os.ReadFile(pathOrName)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return Model{}, fmt.Errorf("engine model %q: no such file; built in are %s", pathOrName, strings.Join(Models(), ", "))
+	}
 	if err != nil {
 		return Model{}, fmt.Errorf("engine model: %w", err)
 	}
 	m, err := ParseModel(data)
 	if err != nil {
-		return Model{}, fmt.Errorf("engine model %s: %w", path, err)
+		return Model{}, fmt.Errorf("engine model %s: %w", pathOrName, err)
 	}
 	return m, nil
 }

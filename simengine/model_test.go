@@ -1,13 +1,19 @@
 package simengine
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
 func TestModelFile(t *testing.T) {
+	m1, err := os.ReadFile("models/m1.json")
+	if err != nil {
+		t.Fatal(err)
+	}
 	good := string(m1)
 	for _, c := range []struct{ from, to, says string }{
 		{`"base_ms": 54.7`, `"base_ms": 0`, "step.base_ms: 0: allowed: milliseconds above 0"},
@@ -36,8 +42,30 @@ func TestModelFile(t *testing.T) {
 	if m, err := LoadModel(path); err != nil || m != DefaultModel() {
 		t.Errorf("loaded %+v, %v", m, err)
 	}
-	if _, err := LoadModel(path + "x"); err == nil || !strings.Contains(err.Error(), path+"x") {
-		t.Errorf("missing file: %v", err)
+	for _, missing := range []string{path + "x", "m2", "", "models/m1"} {
+		if _, err := LoadModel(missing); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", missing)) || !strings.Contains(err.Error(), "built in are bloom-176b") {
+			t.Errorf("missing file: %v", err)
+		}
+	}
+	if _, err := LoadModel(filepath.Dir(path)); err == nil || strings.Contains(err.Error(), "built in") {
+		t.Errorf("a directory: %v", err)
+	}
+}
+
+// TestModels: every built-in model loads under its own name, and says where its
+// figures are from.
+func TestModels(t *testing.T) {
+	names := Models()
+	if !slices.IsSorted(names) || !slices.Contains(names, "m1") || !slices.Contains(names, "llama2-70b-a100-80gb-tp8") {
+		t.Errorf("built-in models: %v", names)
+	}
+	for _, name := range names {
+		m, err := LoadModel(name)
+		if err != nil {
+			t.Error(err)
+		} else if m.Name != name || m.Source == "" {
+			t.Errorf("model %s names itself %q, from %q", name, m.Name, m.Source)
+		}
 	}
 }
 
