@@ -4,8 +4,8 @@ import "headgate/kv"
 
 // holdNow is hold_k of the package comment.
 func (cl *class) holdNow(now Time) Amount {
-	if !cl.open {
-		return cl.spec.Floor
+	if !cl.open || cl.spec.Window > 0 {
+		return cl.floor
 	}
 	cl.peak.advance(now)
 	return cl.holdFor(cl.peak.max())
@@ -13,12 +13,13 @@ func (cl *class) holdNow(now Time) Amount {
 
 // holdFor is hold_k while lending is open, for a given recent peak of use.
 func (cl *class) holdFor(peak Amount) Amount {
-	return cl.spec.Floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom)))
+	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom)))
 }
 
 // use moves what a class holds on an engine by delta, and with it every sum that
 // depends on it. It is the only way either moves.
 func (c *Core) use(k Class, en *engine, delta Amount) {
+	c.accrue(&c.classes[k])
 	en.used = en.used.add(delta)
 	en.ledger.set(c.now, en.used)
 	if !en.counts {
@@ -31,11 +32,14 @@ func (c *Core) use(k Class, en *engine, delta Amount) {
 	c.promised = c.promised.sub(cl.used.max(cl.hold))
 	cl.used = used
 	cl.peak.set(c.now, used)
-	if cl.open {
+	if cl.open && cl.spec.Window == 0 {
 		cl.hold = cl.holdFor(cl.peak.max())
 		c.wake(cl.peak.falls())
 	}
 	c.promised = c.promised.add(cl.used.max(cl.hold))
+	if cl.spec.Window > 0 {
+		c.dueIn(cl)
+	}
 }
 
 // refresh brings a class's hold up to the present.
@@ -63,15 +67,20 @@ func (c *Core) price(cl *class, en *engine, q *request) (amount Amount, expect, 
 	if en.spec.Fatal {
 		room = min(room, share)
 	}
-	limit = int32(min(room-int64(q.prompt), 1<<30))
+	prompt := int64(q.prompt) + int64(q.kept)
+	limit = int32(min(room-prompt, 1<<30))
 	if q.declared {
-		limit = min(limit, q.out)
+		limit = min(limit, q.out-q.kept)
 	}
 	if cl.spec.MaxOut > 0 {
-		limit = min(limit, cl.spec.MaxOut)
+		limit = min(limit, cl.spec.MaxOut-q.kept)
 	}
 	limit = max(limit, 1) // a declared limit of 0 still costs a token
 	learned := cl.lengths.usual
+	if q.kept > 0 {
+		learned, _ = cl.lengths.expect(q.kept)
+		learned = max(learned-q.kept, 0)
+	}
 	switch {
 	case en.spec.Fatal:
 		expect = limit
@@ -84,8 +93,8 @@ func (c *Core) price(cl *class, en *engine, q *request) (amount Amount, expect, 
 	default:
 		expect = min(cl.spec.DefaultOut, limit)
 	}
-	expect = int32(min(int64(expect), share-int64(q.prompt)))
-	return Of(int64(q.n), kv.RoundUp(int64(q.prompt)+int64(expect), en.spec.Block)*int64(q.n)), expect, limit
+	expect = int32(min(int64(expect), share-prompt))
+	return Of(int64(q.n), kv.RoundUp(prompt+int64(expect), en.spec.Block)*int64(q.n)), expect, limit
 }
 
 // contextLimit is the longest sequence the engine takes.
@@ -121,7 +130,7 @@ func (c *Core) feasible(cl *class, q *request) (why Cause, want, allowed int64) 
 // else in the pool but what is never lent to its class; CauseNone if it could.
 func (en *engine) misfit(cl *class, q *request) (why Cause, want, allowed int64) {
 	most := cl.most.min(Of(en.spec.Slots, en.spec.KV))
-	least := int64(q.prompt) + 1
+	least := int64(q.prompt) + int64(q.kept) + 1
 	switch tokens := kv.RoundUp(least, en.spec.Block) * int64(q.n); {
 	case least > en.contextLimit():
 		return CauseContext, least, en.contextLimit()
@@ -157,6 +166,7 @@ const (
 	refusedCeiling         // condition 1, the class's ceiling
 	refusedFull            // condition 1, the engine
 	refusedHeld            // condition 2, capacity that others keep
+	refusedStall           // it would hold up a protected class
 )
 
 // better tells which of two engines a request should have: one that takes it,
@@ -191,9 +201,12 @@ func (c *Core) fit(cl *class, q *request) fitting {
 		f.engine = Engine(e)
 		f.amount, f.expect, f.limit = c.price(cl, en, q)
 		after := cl.used.add(f.amount)
-		f.within = after.within(cl.spec.Floor)
+		f.within = after.within(cl.floor)
 		f.loan = !f.within
 		f.refusal, f.resource = c.check(cl, en, f.amount)
+		if f.refusal == refusedNone && c.stalls(q.class, en, q) {
+			f.refusal = refusedStall
+		}
 		if len(c.engines) == 1 {
 			f.ok = f.refusal == refusedNone
 			return f
@@ -215,6 +228,11 @@ func (c *Core) fit(cl *class, q *request) fitting {
 // check evaluates the two conditions for class cl taking amount on engine en.
 func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	after := cl.used.add(amount)
+	if en.spec.Together && en.going != (Amount{}) && after.within(cl.floor) && after.within(cl.hold) {
+		if o := c.look(cl, en); o.fits(cl, after, amount) {
+			return refusedNone, 0
+		}
+	}
 	limit := en.limit(cl, after, en.used)
 	// What the other classes are promised, what is never lent of it, what they use.
 	promised := c.promised.sub(cl.used.max(cl.hold))
@@ -222,7 +240,7 @@ func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	others := c.used.sub(cl.used)
 	room := c.envelope.sub(c.foreign)
 	holdAfter := cl.hold
-	if cl.open {
+	if cl.open && cl.spec.Window == 0 {
 		holdAfter = cl.holdFor(cl.peak.max().max(after))
 	}
 	for r := range NumResources {
@@ -263,7 +281,7 @@ func (cl *class) spares(after, kept, used, room Amount, r Resource) bool {
 // no slack: what fits it alone must be able to run.
 func (en *engine) limit(cl *class, after, used Amount) Amount {
 	limit := Of(en.spec.Slots, en.spec.KV)
-	if en.spec.Ordered || after.within(cl.spec.Floor) {
+	if en.spec.Ordered || after.within(cl.floor) {
 		limit[Slots] += en.spec.Boundary
 	}
 	if used != (Amount{}) {
@@ -286,10 +304,11 @@ func (c *Core) admit(slot int32, f *fitting) {
 	h := &c.holds[i]
 	*h = hold{
 		gen: h.gen + 1, state: holdLive, class: q.class, engine: f.engine, req: c.requestID(slot),
-		amount: f.amount, reserved: f.amount[KV], prompt: q.prompt, expect: f.expect, limit: f.limit, n: q.n,
+		amount: f.amount, reserved: f.amount[KV], prompt: q.prompt + q.kept, cached: q.cached, whole: q.whole, expect: f.expect, limit: f.limit, n: q.n,
 		admitted: c.now, prev: none, next: none,
 	}
 	q.state, q.hold = stateRunning, i
+	c.starts(i)
 	en := &c.engines[f.engine]
 	c.use(q.class, en, f.amount)
 	cl.counts.Admitted++
@@ -348,8 +367,14 @@ func (c *Core) rest(k Class) {
 		return
 	}
 	cl.idleSince = c.now
-	if !cl.open {
-		c.wake(c.now + Time(cl.spec.IdleAfter))
+	c.wake(c.looks(cl))
+}
+
+// scheduled notes that the engine has begun with a hold.
+func (c *Core) scheduled(ev *Event) {
+	if i := c.find(ev.Hold); i != none && c.holds[i].state != holdGhost {
+		h := &c.holds[i]
+		h.scheduled, h.cached = c.now, max(h.cached, ev.Cached)
 	}
 }
 
@@ -363,8 +388,11 @@ func (c *Core) progress(ev *Event) {
 	en := &c.engines[h.engine]
 	cl := &c.classes[h.class]
 	h.out = max(h.out, ev.Out)
-	if h.first == 0 && h.out > 0 {
+	first := h.first == 0 && h.out > 0
+	if first {
 		h.first, h.firstOut = c.now, h.out
+		c.learnStart(h)
+		c.started(i)
 	}
 	if ev.Prompt > 0 {
 		h.prompt = ev.Prompt
@@ -380,6 +408,9 @@ func (c *Core) progress(ev *Event) {
 	}
 	kvNow := kv.RoundUp(int64(h.prompt)+int64(h.expect), en.spec.Block) * int64(h.n)
 	if kvNow == h.amount[KV] {
+		if first && c.waiting != 0 {
+			c.pump() // the guard may let something start
+		}
 		return
 	}
 	delta := Of(0, kvNow-h.amount[KV])

@@ -39,44 +39,57 @@ type Core struct {
 	blockIn  uint64 // classes whose head waits within its floor
 	blockOut uint64 // classes whose head waits, beyond its floor, for capacity
 
-	victims []int32 // of the recall in work: scratch
+	victims []victim // of the reclaim in work: scratch
 	fx      []Effect
 }
 
 // class is one class's state.
 type class struct {
 	spec ClassSpec
-	used Amount
-	hold Amount // what it keeps out of the others' reach
-	most Amount // what it could ever use: its ceiling, without what is never lent to it
+	// floor is what is owed now: all of the configured one, or nothing while a
+	// window's service is not due.
+	floor Amount
+	used  Amount
+	hold  Amount // what it keeps out of the others' reach
+	most  Amount // what it could ever use: its ceiling, without what is never lent to it
 	// going: of used, what is on its way out, with holds that are ending or over.
 	going Amount
 	// open: lending of this class is open.
-	open      bool
-	idleSince Time // when it last came to have nothing running or waiting; Never while it has
-	peak      peak
-	queue     queue
-	loanHead  int32 // its loans by age
-	loanTail  int32
-	lengths   lengths
-	pace      pace
-	recall    recall
-	counts    Counts
+	open        bool
+	pressed     Time  // when its demand last did not fit
+	opened      Time  // when its lending last opened
+	thrash      uint8 // doublings of IdleAfter
+	idled       Time  // idle time that has not taken a doubling back yet
+	gaps        gaps
+	owed        guarantee
+	prompts     [8]int32
+	promptAt    uint8
+	usualPrompt int32
+	idleSince   Time // when it last came to have nothing running or waiting; Never while it has
+	peak        peak
+	queue       queue
+	loanHead    int32 // its loans by age
+	loanTail    int32
+	lengths     lengths
+	pace        pace
+	recall      recall
+	counts      Counts
 }
 
 // engine is one engine's state.
 type engine struct {
-	spec    EngineSpec
-	state   State
-	counts  bool // in the envelope: open and ready
-	used    Amount
-	going   Amount // of used, with holds that are ending or over
-	foreign Amount
-	slack   int64 // KV tokens kept free because the engine preempted
-	calm    Time  // since when it has not preempted, or slack was last lowered
-	perTok  Time  // learned time per output token
-	ledger  peak
-	gauge   gauge
+	spec     EngineSpec
+	state    State
+	counts   bool // in the envelope: open and ready
+	used     Amount
+	going    Amount // of used, with holds that are ending or over
+	foreign  Amount
+	slack    int64 // KV tokens kept free because the engine preempted
+	calm     Time  // since when it has not preempted, or slack was last lowered
+	timing   timing
+	starting []int32 // holds without a token yet
+	ledger   peak
+	gauge    gauge
 }
 
 // request is one waiting or running request.
@@ -87,7 +100,11 @@ type request struct {
 	tries    uint8
 	declared bool
 	tenant   Tenant
+	whole    bool // see FlagWhole
+	reclaims uint8
 	prompt   int32
+	cached   int32 // tokens of the prompt, and of what is kept, that need no prefill
+	kept     int32 // tokens of output from earlier attempts
 	out      int32
 	n        int32
 	hold     int32
@@ -108,26 +125,32 @@ const (
 
 // hold is one dispatch.
 type hold struct {
-	gen      uint32
-	state    holdState
-	class    Class
-	engine   Engine
-	loan     bool
-	req      ID // 0 once the request has left it
-	amount   Amount
-	reserved int64 // KV tokens at admission
-	prompt   int32
-	out      int32
-	expect   int32 // output tokens paid for in amount, of each sequence
-	limit    int32 // output tokens it can't exceed
-	n        int32
-	loanSeq  uint64
-	admitted Time
-	first    Time // of the first tokens
-	firstOut int32
-	expires  Time // of a ghost
-	prev     int32
-	next     int32 // in the class's list of loans, or the free list
+	gen       uint32
+	state     holdState
+	class     Class
+	engine    Engine
+	loan      bool
+	req       ID // 0 once the request has left it
+	amount    Amount
+	reserved  int64 // KV tokens at admission
+	pinned    bool
+	whole     bool
+	starting  bool // it has no token yet
+	alone     bool // no other hold of the engine was starting meanwhile
+	prompt    int32
+	cached    int32
+	out       int32
+	expect    int32 // output tokens paid for in amount, of each sequence
+	limit     int32 // output tokens it can't exceed
+	n         int32
+	loanSeq   uint64
+	admitted  Time
+	scheduled Time // when the engine said that it began; 0 where it does not
+	first     Time // of the first tokens
+	firstOut  int32
+	expires   Time // of a ghost
+	prev      int32
+	next      int32 // in the class's list of loans, or the free list
 }
 
 type holdState uint8
@@ -173,6 +196,8 @@ func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
 		c.offer(ev)
 	case Cancel:
 		c.cancel(ev.ID)
+	case Scheduled:
+		c.scheduled(ev)
 	case Progress:
 		c.progress(ev)
 	case Ended:
@@ -216,6 +241,7 @@ func (c *Core) wake(t Time) { c.next = min(c.next, t) }
 func (c *Core) tick() {
 	for k := range c.classes {
 		c.expireQueue(Class(k))
+		c.call(Class(k))
 		c.refresh(Class(k))
 		c.reopen(Class(k))
 	}
@@ -247,14 +273,14 @@ func (c *Core) retime() {
 				}
 			}
 		}
-		if cl.open {
+		if cl.open && cl.spec.Window == 0 {
 			c.wake(cl.peak.falls())
-		} else if cl.idleSince != Never {
-			c.wake(cl.idleSince.plus(cl.spec.IdleAfter))
 		}
+		c.wake(c.looks(cl))
+		c.dueIn(cl)
 	}
 	if c.blockIn != 0 {
-		c.loansDue()
+		c.reclaimable()
 	}
 	for e := range c.engines {
 		en := &c.engines[e]
@@ -286,7 +312,7 @@ func (c *Core) apply(t *Table) {
 	c.drained = c.drained && t.Drain
 	for e, spec := range t.Engines {
 		if e == len(c.engines) {
-			c.engines = append(c.engines, engine{perTok: defaultPerToken})
+			c.engines = append(c.engines, engine{})
 		}
 		if spec.GaugeAge == 0 {
 			spec.GaugeAge = defaultGaugeAge
@@ -308,6 +334,9 @@ func (c *Core) apply(t *Table) {
 			cl.peak.init(Time(spec.IdleAfter), c.now)
 		}
 		cl.spec = spec
+		if cl.floor = spec.Floor; spec.Window > 0 && !cl.owed.due {
+			cl.floor = Amount{}
+		}
 	}
 	c.reckon()
 	for k := range c.classes {
@@ -379,7 +408,7 @@ func (c *Core) offer(ev *Event) {
 	c.place++
 	*q = request{
 		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
-		declared: ev.Out >= 0, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now, prev: none, next: none,
+		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, cached: ev.Cached, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now, prev: none, next: none,
 	}
 	cl.counts.Offered++
 	refuse := func(why Cause, want, allowed int64) {
@@ -404,7 +433,10 @@ func (c *Core) offer(ev *Event) {
 		refuse(CauseUnavailable, 0, 0)
 		return
 	}
-	cl.idleSince = Never
+	if cl.idleSince != Never {
+		c.rested(cl)
+	}
+	cl.learnPrompt(q.prompt)
 	if cl.queue.head == none {
 		f := c.fit(cl, q)
 		if !f.ok && cl.spec.Depth == 0 {
@@ -487,6 +519,7 @@ func (c *Core) ended(ev *Event) {
 		return
 	}
 	h.out = max(h.out, ev.Out)
+	c.started(i)
 	en := &c.engines[h.engine]
 	if ev.Cause == CauseFinished {
 		c.classes[h.class].lengths.add(h.out / h.n)
@@ -499,7 +532,10 @@ func (c *Core) ended(ev *Event) {
 	h.req = 0
 	q := &c.requests[slot]
 	q.hold = none
-	again := ev.Flags&FlagDelivered == 0 && !c.drain
+	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered && !c.drain
+	if ev.Flags&FlagKept != 0 {
+		q.kept += h.out / h.n
+	}
 	if again && ev.Cause != CauseReclaimed {
 		again = ev.Flags&FlagUntouched != 0 && q.tries < maxTries
 		q.tries++

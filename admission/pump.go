@@ -16,13 +16,14 @@ func (c *Core) pump() {
 			blocked := c.blockIn
 			again = c.serve(k, false) && blocked != 0 || again
 		}
+		again = again || c.blockIn != 0 && c.reclaimable() && c.reclaim(c.blockIn)
 	}
 	for k := range eachClass(c.waiting &^ c.blockIn) {
 		c.serve(k, true)
 	}
-	if c.blockIn != 0 && c.loansDue() {
-		for k := range eachClass(c.blockIn) {
-			c.endLoans(k, c.classes[k].queue.head)
+	if c.waiting != 0 {
+		for k := range c.classes {
+			c.wake(c.looks(&c.classes[k]))
 		}
 	}
 }
@@ -58,7 +59,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			c.unqueue(slot)
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)
-		case f.refusal == refusedEngine || f.refusal == refusedCeiling:
+		case f.refusal == refusedEngine || f.refusal == refusedCeiling || f.refusal == refusedStall:
 			// Nothing that another class gives back would help.
 			return admitted
 		case f.within:

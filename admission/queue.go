@@ -12,6 +12,7 @@ func (c *Core) enqueue(slot int32) {
 	cl := &c.classes[q.class]
 	q.state = stateQueued
 	cl.idleSince = Never
+	c.accrue(cl)
 	// New requests belong at the end. One that runs again is older than most of
 	// what waits, and is walked in from the front.
 	after := cl.queue.tail
@@ -39,6 +40,7 @@ func (c *Core) enqueue(slot int32) {
 	if cl.spec.MaxWait > 0 {
 		c.wake(q.waits.plus(cl.spec.MaxWait))
 	}
+	c.dueIn(cl)
 	c.emit(Effect{Op: Queued, Class: q.class, Tenant: q.tenant, ID: c.requestID(slot)})
 }
 
@@ -56,6 +58,7 @@ func (c *Core) unqueue(slot int32) {
 		cl.queue.tail = q.prev
 	}
 	q.prev, q.next = none, none
+	c.accrue(cl)
 	cl.queue.n--
 	c.tenants[q.tenant].queued[q.class]--
 	if cl.queue.n == 0 {

@@ -22,8 +22,10 @@ type recall struct {
 // loans that are out; it reports whether that changed what may be admitted.
 func (c *Core) recallFor(k Class, slot int32) bool {
 	cl := &c.classes[k]
-	changed := cl.open
-	if cl.open {
+	cl.pressed = c.now
+	changed := cl.open && cl.spec.Window == 0
+	if changed {
+		c.thrashed(cl)
 		cl.open = false
 		c.refresh(k)
 		c.emit(Effect{Op: Stage, Cause: CauseLendingClosed, Class: k})
@@ -42,7 +44,7 @@ func (c *Core) recallFor(k Class, slot int32) bool {
 	c.recalls |= bit(k)
 	*r = recall{
 		open: true, seq: c.seq + 1, opened: c.now, request: c.requestID(slot), upTo: c.loanSeq, cohort: c.loans,
-		need: cl.spec.Floor.sub(cl.used),
+		need: cl.floor.sub(cl.used),
 	}
 	for _, stage := range [...]Cause{CauseRecallOpened, CauseRecallGranted} {
 		c.emit(Effect{Op: Stage, Cause: stage, Class: k, For: r.request, Seq: r.seq})
@@ -108,6 +110,9 @@ func (c *Core) unlend(i int32) {
 		if r.cohort--; r.cohort == 0 {
 			r.open = false
 			c.recalls &^= bit(k)
+			if cl := &c.classes[k]; cl.spec.Reopen == ReopenSettled && !cl.open {
+				c.wake(c.now)
+			}
 			c.emit(Effect{Op: Stage, Cause: CauseRecallSettled, Class: k, For: r.request, Seq: r.seq})
 		}
 	}
@@ -117,25 +122,12 @@ func (c *Core) unlend(i int32) {
 // is its own again.
 func (c *Core) absorb(k Class) {
 	cl := &c.classes[k]
-	if cl.loanHead == none || !cl.used.within(cl.spec.Floor) {
+	if cl.loanHead == none || !cl.used.within(cl.floor) {
 		return
 	}
 	for cl.loanHead != none {
 		c.unlend(cl.loanHead)
 	}
-}
-
-// reopen lends a class's floor again once it has been idle long enough, the
-// published rule: it looks at the class alone, so that it can reopen while
-// earlier loans are still out.
-func (c *Core) reopen(k Class) {
-	cl := &c.classes[k]
-	if cl.open || cl.idleSince == Never || c.now < cl.idleSince.plus(cl.spec.IdleAfter) {
-		return
-	}
-	cl.open = true
-	c.refresh(k)
-	c.emit(Effect{Op: Stage, Cause: CauseLendingOpened, Class: k})
 }
 
 // expose makes loans of the newest holds of a class whose floor was lowered
@@ -147,7 +139,7 @@ func (c *Core) expose(k Class) {
 	for i := cl.loanHead; i != none; i = c.holds[i].next {
 		own = own.sub(c.holds[i].amount)
 	}
-	for !own.within(cl.spec.Floor) {
+	for !own.within(cl.floor) {
 		newest := none
 		for i := range c.holds {
 			h := &c.holds[i]
@@ -163,88 +155,6 @@ func (c *Core) expose(k Class) {
 	}
 }
 
-// endLoans ends loans whose agreed life is over, oldest first, if together with
-// what is on its way out already they make room for the request. Nothing is
-// ended in vain, and nothing if what is on its way out is enough.
-func (c *Core) endLoans(k Class, slot int32) {
-	for _, more := range [...]bool{false, true} {
-		for e := range c.engines {
-			if c.endOn(Engine(e), k, slot, more) {
-				return
-			}
-		}
-	}
-}
-
-// endOn does so on one engine, and reports whether there will be room; without
-// more it ends nothing. A class gives back what it borrowed and no more: once
-// what is left to it is within its floor, the rest of its loans stay.
-func (c *Core) endOn(e Engine, k Class, slot int32, more bool) bool {
-	cl, en, q := &c.classes[k], &c.engines[e], &c.requests[slot]
-	if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
-		return false
-	}
-	amount, _, _ := c.price(cl, en, q)
-	after := cl.used.add(amount)
-	if !after.within(cl.spec.Floor) {
-		return false
-	}
-	// What will be left once that which is on its way out is gone: on the engine,
-	// and of the other classes.
-	here := en.used.sub(en.going)
-	room := c.envelope.sub(c.foreign)
-	for i := range c.engines {
-		if other := &c.engines[i]; !other.counts {
-			room = room.sub(other.going)
-		}
-	}
-	kept := c.kept.sub(cl.used.max(cl.spec.Unlent))
-	used := c.used.sub(cl.used)
-	leaves := func(o *class, left, amount Amount) Amount {
-		now := left.sub(amount)
-		kept = kept.sub(left.max(o.spec.Unlent)).add(now.max(o.spec.Unlent))
-		used = used.sub(amount)
-		return now
-	}
-	fits := func() bool {
-		if !here.add(amount).add(en.foreign).within(en.limit(cl, after, here)) {
-			return false
-		}
-		return cl.spares(after, kept, used, room, Slots) && cl.spares(after, kept, used, room, KV)
-	}
-	for j := range c.classes {
-		if o := &c.classes[j]; o != cl {
-			leaves(o, o.used, o.going)
-		}
-	}
-	c.victims = c.victims[:0]
-	for j := range c.classes {
-		o := &c.classes[j]
-		if !more || o.spec.Mode != Deadline {
-			continue
-		}
-		left := o.used.sub(o.going)
-		for i := o.loanHead; i != none && c.holds[i].due(o) <= c.now && !left.within(o.spec.Floor) && !fits(); i = c.holds[i].next {
-			if h := &c.holds[i]; h.engine == e && h.state == holdLive {
-				here, left = here.sub(h.amount), leaves(o, left, h.amount)
-				c.victims = append(c.victims, i)
-			}
-		}
-	}
-	if !fits() {
-		return false
-	}
-	for _, i := range c.victims {
-		h := &c.holds[i]
-		c.leave(h, holdEnding)
-		c.classes[h.class].counts.Reclaims++
-		c.emit(Effect{
-			Op: Reclaim, Class: h.class, Engine: e, Tenant: c.requests[h.req.Slot()].tenant, ID: h.req, Hold: c.holdID(i), For: c.requestID(slot),
-		})
-	}
-	return true
-}
-
 // leave puts a hold on its way out.
 func (c *Core) leave(h *hold, s holdState) {
 	if h.state == holdLive {
@@ -254,33 +164,8 @@ func (c *Core) leave(h *hold, s holdState) {
 	h.state = s
 }
 
-// due is when the agreed life of a loan is over.
-func (h *hold) due(cl *class) Time { return h.admitted.plus(cl.spec.LoanLife) }
-
-// loansDue reports whether the agreed life of a loan is over that nobody ends
-// yet, and asks for a tick when that of the next one will be.
-func (c *Core) loansDue() (due bool) {
-	for k := range c.classes {
-		cl := &c.classes[k]
-		if cl.spec.Mode != Deadline {
-			continue
-		}
-		for i := cl.loanHead; i != none; i = c.holds[i].next {
-			h := &c.holds[i]
-			if at := h.due(cl); at > c.now {
-				c.wake(at)
-				break
-			}
-			due = due || h.state == holdLive
-		}
-	}
-	return due
-}
-
 const (
 	defaultPerToken = Time(50e6)
-	maxPerToken     = Time(2e9)
-	minPaceTokens   = 8
 	// minResidual leaves an engine that shows no evidence of a release the time
 	// after which its adapter believes it.
 	minResidual = Time(5e9)
@@ -293,7 +178,7 @@ func (c *Core) haunt(h *hold) {
 	c.ghosts++
 	c.leave(h, holdGhost)
 	left := Time(max(h.limit-h.out/h.n, 0))
-	h.expires = c.now + max(2*left*c.engines[h.engine].perTok, minResidual)
+	h.expires = c.now + max(2*left*c.engines[h.engine].tokenTime(), minResidual)
 	c.wake(h.expires)
 }
 
@@ -314,16 +199,4 @@ func (c *Core) exorcise(i int32) {
 	c.classes[h.class].counts.Ghosts++
 	c.emit(Effect{Op: Stage, Cause: CauseGhost, Class: h.class, Engine: h.engine, Tokens: h.amount[KV], Hold: c.holdID(i)})
 	c.free(i)
-}
-
-// learnPace learns the engine's time per output token from a finished hold, of
-// which it was seen how fast it went: an answer that was reported in one piece
-// tells nothing.
-func (en *engine) learnPace(h *hold, now Time) {
-	n := (h.out - h.firstOut) / h.n
-	if h.first == 0 || n < minPaceTokens {
-		return
-	}
-	each := min((now-h.first)/Time(n), maxPerToken)
-	en.perTok += (each - en.perTok) / 8
 }

@@ -16,9 +16,32 @@ const (
 	Attrition Mode = iota
 	// Deadline ends a loan that is wanted back once its agreed life is over.
 	Deadline
+	// Reclaim ends just enough loans at once.
+	ReclaimNow
 )
 
-func (m Mode) String() string { return [...]string{"attrition", "deadline"}[m] }
+func (m Mode) String() string { return [...]string{"attrition", "deadline", "reclaim"}[m] }
+
+// Reopening is when a class whose lending was closed lends again.
+type Reopening uint8
+
+const (
+	// ReopenIdle is the published rule: once the class has been idle for
+	// IdleAfter.
+	ReopenIdle Reopening = iota
+	// ReopenSettled: once what was lent before is back, and the idle time to
+	// expect is worth more than a recall costs.
+	ReopenSettled
+)
+
+func (r Reopening) String() string { return [...]string{"idle", "settled"}[r] }
+
+// Objective is what "on time" means for a class; 0 is no limit.
+type Objective struct {
+	First time.Duration // until the first token
+	Token time.Duration // between two output tokens
+	Whole time.Duration // until the last token
+}
 
 // Table is everything that can be configured or granted, in one versioned
 // piece. Indices of classes and engines are stable from one revision to the
@@ -29,6 +52,11 @@ type Table struct {
 	Engines []EngineSpec
 	// Drain refuses new requests, empties the queues, and lets what runs finish.
 	Drain bool
+	// StallShare is the largest part of the time, 0 to 1, for which starts of
+	// lower classes may hold up a protected class that is active; 0 is no bound.
+	StallShare float64
+	// ReclaimRate bounds the reclaims of a second; 0 is no bound.
+	ReclaimRate int
 }
 
 // ClassSpec is one class. Its place in the table is its rank: where two classes
@@ -44,6 +72,17 @@ type ClassSpec struct {
 	IdleAfter time.Duration
 	Mode      Mode
 	LoanLife  time.Duration // for Deadline: the agreed life of a loan
+	// Grace spares a loan that is predicted to end within it from ReclaimNow.
+	// Work that can't go on after a reclaim borrows only if it is.
+	Grace time.Duration
+	// PinAfter is after how many reclaims a request runs to its end, one of the
+	// class at a time; 0 is never.
+	PinAfter int
+	Reopen   Reopening
+	// Window is over how long the floor is owed, as so many slots' worth of
+	// service; 0 owes it at every moment.
+	Window    time.Duration
+	Objective Objective
 	// Depth bounds the queue, TenantDepth one tenant's part of it, MaxWait the
 	// time in it. 0 refuses what can't start at once (Depth), is no bound of its
 	// own (TenantDepth) or no limit (MaxWait).
@@ -74,6 +113,11 @@ type EngineSpec struct {
 	// Fatal: running out of KV ends everything that runs; limits are reserved in
 	// full and sent upstream.
 	Fatal bool
+	// Together: the engine acts between steps and orders by priority, so that a
+	// protected request is sent together with the abort that makes room for it.
+	Together bool
+	// Caches: the engine caches prefixes, so that a long prefill can be split.
+	Caches bool
 	// GaugeAge is how old a gauge may be; a busy gauge whose progress counter has
 	// stood still for longer proves nothing. 0 is 5 s.
 	GaugeAge time.Duration
@@ -116,6 +160,12 @@ func (t *Table) Validate(bad func(path string, value any, allowed string)) {
 		})
 		floors = floors.add(c.Floor)
 	}
+	if !(t.StallShare >= 0 && t.StallShare <= 1) {
+		bad("stall_share", t.StallShare, "a share from 0 to 1")
+	}
+	if t.ReclaimRate < 0 {
+		bad("reclaim_rate", t.ReclaimRate, "an integer of at least 0")
+	}
 	for r := range NumResources {
 		if floors[r] > envelope[r] {
 			bad("classes", floors[r], "floors of "+r.String()+" that sum to at most the envelope of "+itoa(envelope[r]))
@@ -155,17 +205,25 @@ func (c *ClassSpec) validate(envelope Amount, bad func(path string, value any, a
 		ordered("headroom", c.Headroom[r], 0, envelope[r], "the envelope")
 	}
 	switch {
-	case c.Mode > Deadline:
-		bad("reclaim", c.Mode, "attrition or deadline")
+	case c.Mode > ReclaimNow:
+		bad("reclaim", uint8(c.Mode), "attrition, deadline or reclaim")
 	case c.Mode == Deadline && c.LoanLife <= 0:
 		bad("deadline", c.LoanLife, "a positive duration, the life of a loan, with reclaim: deadline")
 	case c.Mode != Deadline && c.LoanLife != 0:
 		bad("deadline", c.LoanLife, "no deadline without reclaim: deadline")
 	}
+	switch {
+	case c.Window > 0 && c.Unlent != (Amount{}):
+		bad("unlent", view(c.Unlent), "nothing with guarantee: window, which keeps nothing at any one moment")
+	case c.Reopen > ReopenSettled:
+		bad("reopen", uint8(c.Reopen), "idle or settled")
+	}
 	for _, v := range []struct {
 		path  string
 		value int64
 	}{
+		{"window", int64(c.Window)}, {"grace", int64(c.Grace)}, {"pin_after", int64(c.PinAfter)},
+		{"objective.ttft", int64(c.Objective.First)}, {"objective.tpot", int64(c.Objective.Token)}, {"objective.e2e", int64(c.Objective.Whole)},
 		{"queue.depth", int64(c.Depth)}, {"queue.per_tenant", int64(c.TenantDepth)}, {"queue.wait", int64(c.MaxWait)},
 		{"idle_after", int64(c.IdleAfter)}, {"max_output", int64(c.MaxOut)},
 	} {

@@ -80,18 +80,23 @@ func (a Amount) String() string { return fmt.Sprintf("%d/%d", a[Slots], a[KV]) }
 type Kind uint8
 
 const (
-	Offer    Kind = 1 + iota // a request asks to be admitted: ID, Class, Tenant, Prompt, Out, N
-	Cancel                   // a waiting request's client is gone: ID
-	Progress                 // a hold has produced tokens: Hold, Out, and Prompt once the engine has said it
-	Ended                    // a hold's attempt is over: Hold, Out, Flags, Cause
-	Released                 // the engine has confirmed that a hold's capacity is free: Hold
-	Observe                  // a sample of an engine: Engine, Gauge
-	Apply                    // a new table
-	Tick                     // nothing but the time
+	Offer     Kind = 1 + iota // a request asks to be admitted: ID, Class, Tenant, Prompt, Out, N, Flags
+	Cancel                    // a waiting request's client is gone: ID
+	Scheduled                 // the engine has begun with a hold: Hold, Cached
+	Progress                  // a hold has produced tokens: Hold, Out, and Prompt once the engine has said it
+	Ended                     // a hold's attempt is over: Hold, Out, Flags, Cause
+	Released                  // the engine has confirmed that a hold's capacity is free: Hold
+	Observe                   // a sample of an engine: Engine, Gauge
+	Apply                     // a new table
+	Tick                      // nothing but the time
 )
 
 // Undeclared is the Out of an Offer without an output limit.
 const Undeclared = -1
+
+// FlagWhole, of an Offer: once something of the answer is there, the request can
+// be neither resumed nor started again unseen.
+const FlagWhole = 1
 
 // Flags of an Ended event.
 const (
@@ -103,6 +108,9 @@ const (
 	// FlagUntouched: the engine surely did nothing for this attempt (the
 	// connection was refused).
 	FlagUntouched
+	// FlagKept: what was produced is kept, and the request goes on from there
+	// when it runs again.
+	FlagKept
 )
 
 // Event is what the driver reports. It is flat, so that a ring of recent events
@@ -115,7 +123,8 @@ type Event struct {
 	Engine Engine
 	Tenant Tenant
 	Prompt int32 // tokens
-	Out    int32 // tokens: the declared limit of an Offer, what was produced otherwise
+	Cached int32 // tokens of the prompt that need no prefill
+	Out    int32 // tokens: the declared limit of an Offer, what this attempt has produced otherwise
 	N      int32 // sequences of an Offer
 	ID     ID
 	Hold   Hold
@@ -129,6 +138,7 @@ type Op uint8
 const (
 	Queued  Op = 1 + iota // the request waits: ID; again after an attempt that may be repeated
 	Admit                 // dispatch the request: ID, Hold, Engine, Loan, Tokens reserved, Limit of output
+	Warm                  // have the first Tokens of the prompt computed, and one token made: ID, Hold, Engine
 	Reclaim               // end this hold's attempt at the engine and report Ended: ID, Hold, For
 	Reject                // refuse the request, it is forgotten: ID, Cause, Retry, Tokens wanted, Limit allowed
 	Done                  // the request is over, it is forgotten: ID, Hold, Cause
@@ -144,7 +154,7 @@ type Effect struct {
 	Engine Engine
 	Loan   bool
 	Tenant Tenant
-	Tokens int64 // KV tokens: reserved by an Admit, wanted by a Reject
+	Tokens int64 // tokens: KV reserved by an Admit, the prompt's part of a Warm, KV wanted by a Reject
 	Limit  int64 // tokens: the clamped output limit of an Admit, the allowed of a Reject
 	ID     ID
 	Hold   Hold

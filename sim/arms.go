@@ -39,6 +39,8 @@ var arms = []struct {
 	{"lending", func(a *Arm) { a.Table = published(a.Engine, Of(3, 1), Of(1, 0), 0) }},
 	// The same with a queue.
 	{"lending-queued", func(a *Arm) { a.Table = published(a.Engine, Of(3, 1), Of(1, 0), queued) }},
+	// What Headgate does unless it is told otherwise.
+	{"headgate", func(a *Arm) { a.Table = standard(a.Engine) }},
 }
 
 const queued = 1 << 20
@@ -83,6 +85,31 @@ func published(e simengine.Config, interactive, batch Share, depth int) *admissi
 	return &admission.Table{
 		Engines: []admission.EngineSpec{{Name: "engine", Slots: slots, KV: unbound, Block: int64(e.BlockSize), MaxContext: int64(e.MaxModelLen)}},
 		Classes: []admission.ClassSpec{class(trace.Interactive, interactive), class(trace.Batch, batch)},
+	}
+}
+
+// standard is the default policy, for the engine's own slots and KV: a floor of
+// all slots but one, and as much of KV as leaves batch its largest request, that
+// is lent whole and reclaimed; a floor of one slot for batch that is owed a
+// minute's service over every minute.
+func standard(e simengine.Config) *admission.Table {
+	slots, block := int64(e.MaxNumSeqs), int64(e.BlockSize)
+	kv := int64(e.NumBlocks-1) * block
+	envelope := admission.Of(slots, kv)
+	return &admission.Table{
+		Engines: []admission.EngineSpec{{
+			Name: "engine", Slots: slots, KV: kv, Block: block, MaxContext: int64(e.MaxModelLen), Ordered: true, Together: true, Caches: e.PrefixCaching,
+		}},
+		Classes: []admission.ClassSpec{
+			{
+				Name: trace.Interactive, Floor: admission.Of(slots-1, kv/4), Ceiling: envelope, IdleAfter: 2 * time.Second, Depth: queued, DefaultOut: 256,
+				Reopen: admission.ReopenSettled, Objective: admission.Objective{First: onTimeFirst, Whole: onTimeDone},
+			},
+			{
+				Name: trace.Batch, Floor: admission.Of(1, kv/2), Ceiling: envelope, IdleAfter: 2 * time.Second, Depth: queued, DefaultOut: 256,
+				Mode: admission.ReclaimNow, Window: time.Minute, PinAfter: 3,
+			},
+		},
 	}
 }
 

@@ -29,9 +29,9 @@ type runner struct {
 type flight struct {
 	engine simengine.ID
 	hold   admission.Hold
-	out    int32
+	out    int32 // of this attempt
+	kept   int32 // of earlier ones
 	told   int32
-	ending bool // the core asked for its end
 }
 
 // progressEvery is how many tokens pass between two reports of a hold's progress
@@ -146,14 +146,15 @@ func declared(r *Record) int32 {
 // dispatch sends a request to the engine.
 func (r *runner) dispatch(i int) error {
 	q := &r.run.Records[i]
+	f := &r.flights[i]
+	// What was kept is part of the prompt now.
 	id, err := r.engine.Submit(simengine.Time(r.now), simengine.Request{
-		Synthetic: q.PromptTokens, Seed: uint64(i) + 1, MaxTokens: q.Output, IgnoreEOS: true, Priority: r.arm.Priority[q.Class], Tag: uint64(i),
+		Synthetic: q.PromptTokens + int(f.kept), Seed: uint64(i) + 1, MaxTokens: q.Output - int(f.kept), IgnoreEOS: true, Priority: r.arm.Priority[q.Class], Tag: uint64(i),
 	})
 	if err != nil {
 		return fmt.Errorf("arm %s: request %s: %w", r.arm.Name, q.ID, err)
 	}
-	f := &r.flights[i]
-	f.engine, f.out, f.told, f.ending = id, 0, 0, false
+	f.engine, f.out, f.told = id, 0, 0
 	return nil
 }
 
@@ -166,7 +167,9 @@ func (r *runner) step(ev *admission.Event) error {
 		switch e.Op {
 		case admission.Admit:
 			q := &r.run.Records[i]
-			q.Admitted, q.Loan = r.now, e.Loan
+			if q.Loan = e.Loan; q.Admitted < 0 {
+				q.Admitted = r.now
+			}
 			r.flights[i].hold = e.Hold
 			if err := r.dispatch(i); err != nil {
 				return err
@@ -174,7 +177,6 @@ func (r *runner) step(ev *admission.Event) error {
 		case admission.Reject:
 			r.run.Records[i].Outcome, r.run.Records[i].Cause = Rejected, e.Cause.String()
 		case admission.Reclaim:
-			r.flights[i].ending = true
 			r.run.Records[i].Reclaims++
 			if err := r.engine.Abort(simengine.Time(r.now), r.flights[i].engine); err != nil {
 				return fmt.Errorf("arm %s: end %s: %w", r.arm.Name, r.run.Records[i].ID, err)
@@ -218,6 +220,11 @@ func (r *runner) advance() error {
 					r.run.Recalls[c].Scheduled = at - r.run.Recalls[c].Opened
 				}
 			}
+			if r.core != nil {
+				if err := r.step(&admission.Event{Kind: admission.Scheduled, Hold: f.hold, Cached: ev.Cached}); err != nil {
+					return err
+				}
+			}
 		case simengine.Generated:
 			f.out = ev.Output
 			if q.First < 0 {
@@ -230,14 +237,14 @@ func (r *runner) advance() error {
 				}
 			}
 		case simengine.Finished:
-			q.Done, q.Outcome, q.Tokens = at+overhead, Completed, int(ev.Output)
+			q.Done, q.Outcome, q.Tokens = at+overhead, Completed, int(f.kept+ev.Output)
 			r.run.Makespan = max(r.run.Makespan, q.Done)
 			r.unique += int64(q.PromptTokens)
 			if err := r.over(f, admission.CauseFinished); err != nil {
 				return err
 			}
 		case simengine.Aborted:
-			// Nothing of it has reached a client: batch answers are collected.
+			f.kept += f.out
 			if err := r.over(f, admission.CauseReclaimed); err != nil {
 				return err
 			}
@@ -251,5 +258,5 @@ func (r *runner) over(f *flight, why admission.Cause) error {
 	if r.core == nil {
 		return nil
 	}
-	return r.step(&admission.Event{Kind: admission.Ended, Hold: f.hold, Out: f.out, Flags: admission.FlagReleased, Cause: why})
+	return r.step(&admission.Event{Kind: admission.Ended, Hold: f.hold, Out: f.out, Flags: admission.FlagReleased | admission.FlagKept, Cause: why})
 }

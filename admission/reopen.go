@@ -1,0 +1,150 @@
+package admission
+
+import (
+	"slices"
+	"time"
+)
+
+// gaps learns how long a class's idle times are, in buckets of milliseconds as
+// in lengths.
+type gaps struct {
+	counts [lengthBuckets]uint32
+	total  uint32
+}
+
+const maxGaps = 256
+
+func (g *gaps) add(d Time) {
+	g.counts[lengthBucket(int32(min(d/Time(time.Millisecond), 1<<24)))]++
+	if g.total++; g.total >= maxGaps {
+		g.total = 0
+		for i := range g.counts {
+			g.counts[i] /= 2
+			g.total += g.counts[i]
+		}
+	}
+}
+
+// remaining is how much longer a class that has been idle for d stays so, in the
+// mean over the gaps that were longer, and one more: the unknown one, which is
+// taken to be as long again as it has been.
+func (g *gaps) remaining(d Time) Time {
+	now := int64(d / Time(time.Millisecond))
+	sum, n := now, int64(1)
+	for b := lengthBucket(int32(min(now, 1<<24))); b < lengthBuckets; b++ {
+		v := int64(g.counts[b])
+		sum += v * max(0, int64(lengthTop(b))-now)
+		n += v
+	}
+	return Time(sum / n * int64(time.Millisecond))
+}
+
+// quiet tells whether a class that is idle has been so for long enough that its
+// capacity is worth lending: what is to be expected of its idle time is worth
+// more than a recall would cost.
+func (c *Core) quiet(cl *class) bool {
+	if cl.idleSince == Never {
+		return false
+	}
+	idle := c.now - cl.idleSince
+	if idle < cl.idleAfter() {
+		return false
+	}
+	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= c.recallCost()
+}
+
+func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration)) }
+
+// recallCost is what a recall costs: the longest prefill that a borrower was
+// last seen to need, which is for how long the returning request may be held up,
+// and what has to be computed again.
+func (c *Core) recallCost() Time {
+	cost := Time(0)
+	for e := range c.engines {
+		en := &c.engines[e]
+		for k := range c.classes {
+			if cl := &c.classes[k]; cl.spec.Mode != Attrition {
+				cost = max(cost, en.timing.prefillTime(cl.usualPrompt))
+			}
+		}
+	}
+	return cost
+}
+
+// reopen lends a class's floor again.
+//
+// A class that is idle lends when that is worth it. One that keeps some requests
+// running all the time never is, and lends what its recent peak leaves once its
+// demand has fitted for as long as an idle class would have to wait.
+func (c *Core) reopen(k Class) {
+	cl := &c.classes[k]
+	switch {
+	case cl.open || cl.spec.Window > 0:
+		return
+	case cl.spec.Reopen == ReopenSettled && cl.recall.open:
+		return
+	case cl.idleSince != Never && !c.quiet(cl):
+		return
+	case cl.idleSince == Never && (cl.spec.Reopen == ReopenIdle || cl.queue.n > 0 || c.now < cl.pressed+cl.idleAfter()):
+		return
+	}
+	cl.open, cl.opened = true, c.now
+	c.refresh(k)
+	c.emit(Effect{Op: Stage, Cause: CauseLendingOpened, Class: k})
+}
+
+// looks is when it is next worth looking whether an idle class is quiet, or a
+// closed one lends again; Never if time alone changes nothing.
+func (c *Core) looks(cl *class) Time {
+	switch {
+	case cl.open && c.waiting == 0:
+		return Never
+	case cl.idleSince != Never:
+		if at := cl.idleSince + cl.idleAfter(); at > c.now {
+			return at
+		} else if c.quiet(cl) {
+			return Never
+		}
+		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
+	case !cl.open && cl.spec.Reopen == ReopenSettled:
+		if at := cl.pressed + cl.idleAfter(); at > c.now {
+			return at
+		}
+	}
+	return Never
+}
+
+// maxThrash bounds how often idleAfter is doubled.
+const maxThrash = 3
+
+// thrashed notes that a class is recalled. If it has not lent for long, it waits
+// longer next time.
+func (c *Core) thrashed(cl *class) {
+	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 2*cl.idleAfter() || cl.thrash == maxThrash {
+		return
+	}
+	cl.thrash++
+	cl.peak.init(cl.idleAfter(), c.now)
+}
+
+// calmAfter is how much idle time, in IdleAfters, takes one doubling back. Idle
+// time and not the absence of recalls: a class that lends nothing is not recalled.
+const calmAfter = 16
+
+// rested learns from an idle time that has just ended.
+func (c *Core) rested(cl *class) {
+	gap := c.now - cl.idleSince
+	cl.idleSince = Never
+	cl.gaps.add(gap)
+	for cl.idled += gap; cl.thrash > 0 && cl.idled >= calmAfter*Time(cl.spec.IdleAfter); cl.idled -= calmAfter * Time(cl.spec.IdleAfter) {
+		cl.thrash--
+		cl.peak.init(cl.idleAfter(), c.now)
+	}
+}
+
+// learnPrompt keeps the largest of a class's last prompts.
+func (cl *class) learnPrompt(n int32) {
+	cl.prompts[cl.promptAt] = n
+	cl.promptAt = (cl.promptAt + 1) % uint8(len(cl.prompts))
+	cl.usualPrompt = slices.Max(cl.prompts[:])
+}

@@ -1,0 +1,168 @@
+package admission
+
+import "math/bits"
+
+// timing is what a core has learned of how fast an engine works. Everything
+// that looks ahead asks it: the stall guard how long a prompt holds up the
+// others, a recall whether a loan is about to end, a forecast when a place will
+// be free.
+//
+// A prefill's time is learned from starts that had it to themselves: no other
+// hold on the engine was between its admission and its first token meanwhile.
+// What such a start still waited for, the rest of a step, is noise that only
+// adds, so the smallest of the last few counts. Prompts of one size, to a power
+// of two, are kept apart, since a small one pays for the step and a large one
+// for its tokens.
+//
+// Alternatives: a straight line through all samples lets the many small prompts
+// decide what the few large ones cost; an average believes the noise, and a
+// guard that believes it closes the gate, after which nothing corrects it.
+type timing struct {
+	prefill [32]recent // ns per token, by the bits of the prompt's length
+	perTok  [8]Time    // ns per token of output, by the bits of how many ran; 0 is unknown
+}
+
+// recent keeps the last few samples; 0 is none.
+type recent struct {
+	ring [8]Time
+	at   uint8
+}
+
+func (r *recent) add(v Time) {
+	r.ring[r.at] = max(v, 1)
+	r.at = (r.at + 1) % uint8(len(r.ring))
+}
+
+// least returns the smallest sample, 0 if there is none.
+func (r *recent) least() Time {
+	m := Time(0)
+	for _, v := range r.ring {
+		if v != 0 && (m == 0 || v < m) {
+			m = v
+		}
+	}
+	return m
+}
+
+// prefillTime predicts for how long the engine computes a prompt of n tokens; 0
+// while it knows of no prompt. Of a size never seen it knows what a smaller one
+// costs a token, which is more, or else a larger one.
+func (t *timing) prefillTime(n int32) Time {
+	size := bits.Len32(uint32(max(n, 1)))
+	if v := t.prefill[size].least(); v != 0 {
+		return v * Time(n)
+	}
+	for s := size - 1; s > 0; s-- {
+		if v := t.prefill[s].least(); v != 0 {
+			// Of a small prompt's time, two steps were not for its tokens.
+			steps := 2 * t.tokenTime(1)
+			return max(v-steps>>(s-1), v/2)*Time(n) + steps
+		}
+	}
+	for s := size + 1; s < len(t.prefill); s++ {
+		if v := t.prefill[s].least(); v != 0 {
+			return v * Time(n)
+		}
+	}
+	return 0
+}
+
+// tokenTime predicts the time per output token with n sequences running; 0
+// while too little is known. More sequences are never faster than fewer.
+func (t *timing) tokenTime(n int64) Time {
+	size := min(bits.Len64(uint64(max(n, 1))), len(t.perTok)-1)
+	for s := size; s > 0; s-- {
+		if v := t.perTok[s]; v != 0 {
+			return v
+		}
+	}
+	for s := size + 1; s < len(t.perTok); s++ {
+		if v := t.perTok[s]; v != 0 {
+			return v
+		}
+	}
+	return 0
+}
+
+// tokenTime is the time per output token at present, and while that is unknown
+// one that is on the slow side.
+func (en *engine) tokenTime() Time {
+	if t := en.timing.tokenTime(en.used[Slots]); t != 0 {
+		return t
+	}
+	return defaultPerToken
+}
+
+// starts notes that a hold was admitted, and that it has no token yet.
+func (c *Core) starts(i int32) {
+	h := &c.holds[i]
+	en := &c.engines[h.engine]
+	h.alone = len(en.starting) == 0
+	for _, j := range en.starting {
+		c.holds[j].alone = false
+	}
+	en.starting = append(en.starting, i)
+	h.starting = true
+}
+
+// started notes that a hold has its first token, or is over without one.
+func (c *Core) started(i int32) {
+	h := &c.holds[i]
+	if !h.starting {
+		return
+	}
+	h.starting = false
+	en := &c.engines[h.engine]
+	kept := en.starting[:0]
+	for _, j := range en.starting {
+		if j != i {
+			kept = append(kept, j)
+		}
+	}
+	en.starting = kept
+}
+
+// learnStart learns from a hold's first token.
+func (c *Core) learnStart(h *hold) {
+	en := &c.engines[h.engine]
+	if work := h.prompt - h.cached; h.alone && work > 0 {
+		since := max(h.admitted, h.scheduled)
+		en.timing.prefill[bits.Len32(uint32(work))].add((c.now - since) / Time(work))
+	}
+}
+
+const (
+	maxPerToken   = Time(2e9)
+	minPaceTokens = 8
+)
+
+// learnPace learns the engine's time per output token from a finished hold, of
+// which it was seen how fast it went: an answer that was reported in one piece
+// tells nothing.
+func (en *engine) learnPace(h *hold, now Time) {
+	n := (h.out - h.firstOut) / h.n
+	if h.first == 0 || n < minPaceTokens {
+		return
+	}
+	each := min((now-h.first)/Time(n), maxPerToken)
+	v := &en.timing.perTok[min(bits.Len64(uint64(en.used[Slots])), len(en.timing.perTok)-1)]
+	if *v == 0 {
+		*v = each
+	} else {
+		*v += (each - *v) / 8
+	}
+}
+
+// ends predicts when a hold will be over, Never while nothing is known.
+func (c *Core) ends(h *hold) Time {
+	en := &c.engines[h.engine]
+	each := en.timing.tokenTime(en.used[Slots])
+	if each == 0 {
+		return Never
+	}
+	left := Time(max(h.expect-h.out/h.n, 1)) * each
+	if h.first == 0 {
+		left += max(0, en.timing.prefillTime(h.prompt-h.cached)-(c.now-h.admitted))
+	}
+	return c.now + left
+}
