@@ -2,8 +2,12 @@ package sim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -11,23 +15,73 @@ import (
 	"headgate/trace"
 )
 
-// Plan is a comparison: arms on the traces of one profile.
+// Plan is a comparison: arms, each on every trace.
 type Plan struct {
+	Traces []Source
+	Arms   []string
+	Engine simengine.Config // its Speed is the plan's
+}
+
+// Source is one trace of a plan.
+type Source struct {
 	Profile string
-	Seeds   []uint32
-	Arms    []string
-	Engine  simengine.Config // its Speed is the plan's
+	Seed    uint32
+	// File is where the trace was read from; empty where it is drawn.
+	File string
+	// Trace is nil where it is drawn: each run draws it for itself, as many
+	// seeds as a plan may have would not fit into memory at once.
+	Trace *trace.Trace
 }
 
-// Report is what came of a plan.
+// Drawn are the traces of profiles for seeds, a profile after the other.
+func Drawn(profiles []string, seeds []uint32) []Source {
+	var all []Source
+	for _, p := range profiles {
+		for _, seed := range seeds {
+			all = append(all, Source{Profile: p, Seed: seed})
+		}
+	}
+	return all
+}
+
+// FromFile is a trace that was read.
+func FromFile(file string, t *trace.Trace) Source {
+	return Source{Profile: t.Profile, Seed: t.Seed, File: file, Trace: t}
+}
+
+// String names the source in an error.
+func (s *Source) String() string {
+	if s.File != "" {
+		return s.File
+	}
+	return fmt.Sprintf("profile %s, seed %d", s.Profile, s.Seed)
+}
+
+func (s *Source) load() (*trace.Trace, error) {
+	if s.Trace != nil {
+		return s.Trace, nil
+	}
+	return trace.Generate(s.Profile, s.Seed)
+}
+
+// Report is what came of a plan. Traces of several profiles are summed up in
+// it all the same, so that it always has one form; each profile's own report is
+// beside the sum, since what a sum over different workloads says depends on how
+// many traces each has.
 type Report struct {
-	Profile string      `json:"profile"`
-	Speed   float64     `json:"speed"`
-	Seeds   []uint32    `json:"seeds"`
-	Arms    []ArmReport `json:"arms"`
+	Profile  string      `json:"profile"` // several are joined by commas
+	Speed    float64     `json:"speed"`
+	Seeds    []uint32    `json:"seeds"` // of the traces, in their order; 0 for a recorded log
+	Skipped  int         `json:"skipped,omitempty"`
+	LeftOut  int         `json:"left_out,omitempty"` // requests that the recorded service had failed
+	Arms     []ArmReport `json:"arms"`
+	Profiles []*Report   `json:"profiles,omitempty"` // in the order of their first traces; absent where there is one
+
+	maxModelLen int
+	files       bool
 }
 
-// ArmReport is one arm's sum over all seeds, and each seed's.
+// ArmReport is one arm's sum over all traces, and each trace's.
 type ArmReport struct {
 	Name string `json:"name"`
 	Score
@@ -36,51 +90,191 @@ type ArmReport struct {
 
 // SeedScore is one run.
 type SeedScore struct {
-	Seed uint32 `json:"seed"`
+	Profile string `json:"profile"`
+	Seed    uint32 `json:"seed"`
+	File    string `json:"file,omitempty"`
+	// Skipped counts the trace's requests whose prompts the engine's model does
+	// not take. They are offered to no arm.
+	Skipped int `json:"skipped,omitempty"`
 	Score
 }
 
-// Execute runs a plan. Every request's record goes to each, if that is not nil,
-// in the order of the arms, the seeds and the arrivals.
-func Execute(p *Plan, each func(arm string, seed uint32, r *Record) error) (*Report, error) {
-	rep := &Report{Profile: p.Profile, Speed: p.Engine.Speed, Seeds: p.Seeds}
-	for _, name := range p.Arms {
-		arm, err := NewArm(name, p.Engine)
-		if err != nil {
-			return nil, err
-		}
-		ar := ArmReport{Name: name}
-		var scores []Score
-		for _, seed := range p.Seeds {
-			t, err := trace.Generate(p.Profile, seed)
-			if err != nil {
-				return nil, err
-			}
-			run, err := Simulate(t, arm)
-			if err != nil {
-				return nil, fmt.Errorf("profile %s, seed %d: %w", p.Profile, seed, err)
-			}
-			s := NewScore(t, run)
-			scores = append(scores, s)
-			ar.PerSeed = append(ar.PerSeed, SeedScore{seed, s})
-			for i := range run.Records {
-				if each == nil {
-					break
-				}
-				if err := each(name, seed, &run.Records[i]); err != nil {
-					return nil, err
-				}
-			}
-		}
-		ar.Score = Sum(scores)
-		rep.Arms = append(rep.Arms, ar)
-	}
-	return rep, nil
+// Skipped is the outcome of a request that no arm was offered, since its prompt
+// leaves no room for output in the engine's max_model_len. A gateway refuses it
+// before anything else, so it tells nothing about a policy.
+const Skipped Outcome = "skipped"
+
+// finished is one run of a plan.
+type finished struct {
+	trace *trace.Trace // whole
+	run   *Run         // of what was not skipped
+	score SeedScore
 }
 
-// WriteTable prints a report for a person.
+// Execute runs a plan, as many runs at once as there are processors. The report
+// and every request's record, which goes to each if that is not nil, come in the
+// order of the arms, the traces and the arrivals, whichever run ends first; so
+// does the error, which is the first one in that order.
+func Execute(p *Plan, each func(arm string, s *Source, t *trace.Trace, r *Record) error) (*Report, error) {
+	for _, name := range p.Arms { // before anything runs
+		if err := p.check(name); err != nil {
+			return nil, err
+		}
+	}
+	scores := make([][]SeedScore, len(p.Arms))
+	leftOut := make([]int, len(p.Traces))
+	n := len(p.Traces)
+	err := inOrder(len(p.Arms)*n, runtime.GOMAXPROCS(0), func(i int) (*finished, error) {
+		return p.run(p.Arms[i/n], &p.Traces[i%n])
+	}, func(i int, f *finished) error {
+		arm, s := i/n, &p.Traces[i%n]
+		scores[arm] = append(scores[arm], f.score)
+		leftOut[i%n] = f.trace.Skipped
+		if each == nil {
+			return nil
+		}
+		return f.each(p.Engine.MaxModelLen, func(r *Record) error { return each(p.Arms[arm], s, f.trace, r) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.report(scores, leftOut), nil
+}
+
+// check reports an arm that is not known, or that the plan's engine is too small
+// for.
+func (p *Plan) check(name string) error {
+	arm, err := NewArm(name, p.Engine)
+	if err != nil || arm.Table == nil {
+		return err
+	}
+	var all []error
+	arm.Table.Validate(func(path string, value any, allowed string) {
+		all = append(all, fmt.Errorf("arm %s on an engine of %d slots: %s is %v: allowed is %s", name, p.Engine.MaxNumSeqs, path, value, allowed))
+	})
+	return errors.Join(all...)
+}
+
+func (p *Plan) run(name string, s *Source) (*finished, error) {
+	arm, err := NewArm(name, p.Engine)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.load()
+	if err != nil {
+		return nil, err
+	}
+	offered := offer(t, p.Engine.MaxModelLen)
+	run, err := Simulate(offered, arm)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s, err)
+	}
+	return &finished{t, run, SeedScore{
+		Profile: s.Profile, Seed: s.Seed, File: s.File, Skipped: len(t.Entries) - len(offered.Entries), Score: NewScore(offered, run),
+	}}, nil
+}
+
+// takes tells whether a prompt leaves room for output in the model's length,
+// which is the engine's own rule.
+func takes(maxModelLen int, e *trace.Entry) bool { return e.PromptTokens < maxModelLen }
+
+// offer returns the trace without the requests that are skipped.
+func offer(t *trace.Trace, maxModelLen int) *trace.Trace {
+	offered := *t
+	offered.Entries = make([]trace.Entry, 0, len(t.Entries))
+	for i := range t.Entries {
+		if takes(maxModelLen, &t.Entries[i]) {
+			offered.Entries = append(offered.Entries, t.Entries[i])
+		}
+	}
+	return &offered
+}
+
+// each gives every request of the whole trace, the skipped ones included.
+func (f *finished) each(maxModelLen int, give func(*Record) error) error {
+	ran := f.run.Records
+	for i := range f.trace.Entries {
+		e := &f.trace.Entries[i]
+		r := &Record{Entry: *e, Admitted: -1, Scheduled: -1, First: -1, Done: -1, Outcome: Skipped}
+		if takes(maxModelLen, e) {
+			r, ran = &ran[0], ran[1:]
+		}
+		if err := give(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// report sums up runs: scores by arm and trace, and by trace what its log's
+// reader left out.
+func (p *Plan) report(scores [][]SeedScore, leftOut []int) *Report {
+	var profiles []string
+	for i := range p.Traces {
+		if !slices.Contains(profiles, p.Traces[i].Profile) {
+			profiles = append(profiles, p.Traces[i].Profile)
+		}
+	}
+	of := func(profiles []string) *Report {
+		rep := &Report{Profile: strings.Join(profiles, ","), Speed: p.Engine.Speed, maxModelLen: p.Engine.MaxModelLen}
+		for i := range p.Traces {
+			if s := &p.Traces[i]; slices.Contains(profiles, s.Profile) {
+				rep.Seeds = append(rep.Seeds, s.Seed)
+				rep.LeftOut += leftOut[i]
+				rep.files = rep.files || s.File != ""
+			}
+		}
+		for i, name := range p.Arms {
+			a := ArmReport{Name: name}
+			var sum []Score
+			skipped := 0
+			for _, s := range scores[i] {
+				if slices.Contains(profiles, s.Profile) {
+					a.PerSeed = append(a.PerSeed, s)
+					sum = append(sum, s.Score)
+					skipped += s.Skipped
+				}
+			}
+			a.Score = Sum(sum)
+			a.Recalls = append([]RecallScore{}, a.Recalls...) // an empty list, not null, where there was none
+			rep.Skipped = skipped                             // the same for every arm
+			rep.Arms = append(rep.Arms, a)
+		}
+		return rep
+	}
+	rep := of(profiles)
+	if len(profiles) > 1 {
+		for _, name := range profiles {
+			rep.Profiles = append(rep.Profiles, of([]string{name}))
+		}
+	}
+	return rep
+}
+
+// WriteTable prints a report for a person: a table a profile.
 func (rep *Report) WriteTable(w io.Writer) error {
-	fmt.Fprintf(w, "%s, %d seeds, speed %g\n", rep.Profile, len(rep.Seeds), rep.Speed)
+	if len(rep.Profiles) > 0 {
+		for i, one := range rep.Profiles {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			if err := one.WriteTable(w); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	what := "seeds"
+	if rep.files {
+		what = "traces"
+	}
+	fmt.Fprintf(w, "%s, %d %s, speed %g\n", rep.Profile, len(rep.Seeds), what, rep.Speed)
+	if rep.Skipped > 0 {
+		fmt.Fprintf(w, "requests skipped, whose prompts leave no room for output in the engine's %d tokens: %d\n", rep.maxModelLen, rep.Skipped)
+	}
+	if rep.LeftOut > 0 {
+		fmt.Fprintf(w, "requests left out, which the recorded service had failed: %d\n", rep.LeftOut)
+	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "arm\treturn on time\tinteractive done\tbatch done\tof the borrow window\tbatch tokens in window\tmakespan s\tpreemptions\trecomputed tokens")
 	for i := range rep.Arms {
@@ -93,12 +287,20 @@ func (rep *Report) WriteTable(w io.Writer) error {
 	return tw.Flush()
 }
 
+// Windows of a trace, as a request line names the one of its arrival.
+const (
+	borrowWindow = "borrow"
+	returnWindow = "return"
+)
+
 // RequestLine is one request in the form of --requests-out: a JSON object a
-// line, from which every count of a report can be made again. Times are
-// milliseconds since the trace's start, null where they never came.
+// line, from which every count of requests and tokens in a report can be made
+// again. Times are milliseconds since the trace's start, null where they never
+// came.
 type RequestLine struct {
 	Profile      string   `json:"profile"`
 	Seed         uint32   `json:"seed"`
+	File         string   `json:"file,omitempty"`
 	Arm          string   `json:"arm"`
 	ID           string   `json:"id"`
 	Class        string   `json:"class"`
@@ -108,12 +310,18 @@ type RequestLine struct {
 	FirstTokenMS *float64 `json:"first_token_ms"`
 	DoneMS       *float64 `json:"done_ms"`
 	Outcome      Outcome  `json:"outcome"`
+	Prompt       int      `json:"prompt_tokens"`
 	Output       int      `json:"output_tokens"`
 	Reclaims     int      `json:"reclaims"`
+	// Window is the one of the trace's that the request arrived in: borrow,
+	// return or none.
+	Window string `json:"window,omitempty"`
+	// InTime tells whether the answer was complete at the trace's end.
+	InTime bool `json:"before_end"`
 }
 
-// WriteRequest writes one record as a line.
-func WriteRequest(e *json.Encoder, profile, arm string, seed uint32, r *Record) error {
+// WriteRequest writes one record of a trace as a line.
+func WriteRequest(e *json.Encoder, arm string, s *Source, t *trace.Trace, r *Record) error {
 	ms := func(d time.Duration) *float64 {
 		if d < 0 {
 			return nil
@@ -121,8 +329,16 @@ func WriteRequest(e *json.Encoder, profile, arm string, seed uint32, r *Record) 
 		v := float64(d) / float64(time.Millisecond)
 		return &v
 	}
+	window := ""
+	switch {
+	case t.Workload.Borrow().Contains(r.Arrival):
+		window = borrowWindow
+	case t.Workload.Return().Contains(r.Arrival):
+		window = returnWindow
+	}
 	return e.Encode(&RequestLine{
-		Profile: profile, Seed: seed, Arm: arm, ID: r.ID, Class: r.Class, ArrivalMS: ms(r.Arrival), AdmittedMS: ms(r.Admitted),
-		ScheduledMS: ms(r.Scheduled), FirstTokenMS: ms(r.First), DoneMS: ms(r.Done), Outcome: r.Outcome, Output: r.Tokens, Reclaims: r.Reclaims,
+		Profile: s.Profile, Seed: s.Seed, File: s.File, Arm: arm, ID: r.ID, Class: r.Class, ArrivalMS: ms(r.Arrival), AdmittedMS: ms(r.Admitted),
+		ScheduledMS: ms(r.Scheduled), FirstTokenMS: ms(r.First), DoneMS: ms(r.Done), Outcome: r.Outcome, Prompt: r.PromptTokens, Output: r.Tokens,
+		Reclaims: r.Reclaims, Window: window, InTime: r.Done >= 0 && r.Done <= t.Workload.Duration(),
 	})
 }
