@@ -326,6 +326,7 @@ func (c *Core) admit(slot int32, f *fitting) {
 	}
 	c.emit(e)
 	c.serveRecall(q.class, h.req)
+	c.charge(q, h.prompt, 0)
 }
 
 // free gives a hold's capacity back. It is the only way a hold ends.
@@ -406,10 +407,11 @@ func (c *Core) progress(ev *Event) {
 		}
 		h.expect = int32(min(expect, max(int64(h.limit), each)))
 	}
+	turned := c.charge(&c.requests[h.req.Slot()], h.prompt, h.out)
 	kvNow := kv.RoundUp(int64(h.prompt)+int64(h.expect), en.spec.Block) * int64(h.n)
 	if kvNow == h.amount[KV] {
-		if first && c.waiting != 0 {
-			c.pump() // the guard may let something start
+		if turned || first && c.waiting != 0 {
+			c.pump() // another is next, or the guard may let something start
 		}
 		return
 	}

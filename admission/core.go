@@ -32,7 +32,8 @@ type Core struct {
 	ghosts   int    // holds that are over and not confirmed
 	loans    int    // holds that are loans
 	loanSeq  uint64
-	tenants  []tenant
+	lines    []line
+	tenants  []int32 // by Tenant: the first of its lines
 
 	waiting  uint64 // classes with a queue
 	recalls  uint64 // classes with an open recall
@@ -111,8 +112,12 @@ type request struct {
 	place    uint64
 	arrived  Time
 	waits    Time // since when it has waited
-	prev     int32
+	line     int32
+	prev     int32 // in its tenant's line
 	next     int32
+	longer   int32 // in the order of waits
+	later    int32
+	charged  int64 // weighted tokens
 }
 
 type requestState uint8
@@ -161,8 +166,6 @@ const (
 	holdEnding // a Reclaim was sent
 	holdGhost  // over, and not yet confirmed
 )
-
-type tenant struct{ queued [MaxClasses]int32 }
 
 const none = int32(-1)
 
@@ -262,16 +265,8 @@ func (c *Core) retime() {
 	c.next = Never
 	for k := range c.classes {
 		cl := &c.classes[k]
-		if i := cl.queue.head; i != none && cl.spec.MaxWait > 0 {
-			// A requeued head has later limits behind it only in rank, not in
-			// time, so every one up to the first that never ran counts.
-			for ; i != none; i = c.requests[i].next {
-				q := &c.requests[i]
-				c.wake(q.waits.plus(cl.spec.MaxWait))
-				if q.waits == q.arrived {
-					break
-				}
-			}
+		if at, ok := c.expires(cl); ok {
+			c.wake(at)
 		}
 		if cl.open && cl.spec.Window == 0 {
 			c.wake(cl.peak.falls())
@@ -325,7 +320,7 @@ func (c *Core) apply(t *Table) {
 	for k, spec := range t.Classes {
 		if k == len(c.classes) {
 			c.classes = append(c.classes, class{
-				open: true, idleSince: c.now, loanHead: none, loanTail: none, queue: queue{head: none, tail: none},
+				open: true, idleSince: c.now, loanHead: none, loanTail: none, queue: newQueue(),
 			})
 			c.classes[k].peak.init(Time(spec.IdleAfter), c.now)
 		}
@@ -350,8 +345,8 @@ func (c *Core) apply(t *Table) {
 // review refuses what waits and, under a new table, has nothing to wait for.
 func (c *Core) review(k Class) {
 	cl := &c.classes[k]
-	for i := cl.queue.head; i != none; {
-		next := c.requests[i].next
+	for i := cl.queue.longest; i != none; {
+		next := c.requests[i].later
 		if c.drain || cl.spec.Closed {
 			c.reject(i, CauseDraining, 0, 0)
 		} else if why, want, allowed := c.feasible(cl, &c.requests[i]); why != CauseNone {
@@ -408,7 +403,8 @@ func (c *Core) offer(ev *Event) {
 	c.place++
 	*q = request{
 		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
-		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, cached: ev.Cached, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now, prev: none, next: none,
+		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, cached: ev.Cached, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
+		line: c.line(ev.Class, ev.Tenant), prev: none, next: none, longer: none, later: none,
 	}
 	cl.counts.Offered++
 	refuse := func(why Cause, want, allowed int64) {
@@ -417,7 +413,7 @@ func (c *Core) offer(ev *Event) {
 		if why == CauseQueueFull {
 			retry = cl.pace.hint(c.now, cl.queue.n, ev.ID)
 		} else if why == CauseTenantFull {
-			retry = cl.pace.hint(c.now, int(c.tenant(ev.Tenant).queued[ev.Class]), ev.ID)
+			retry = cl.pace.hint(c.now, c.lines[q.line].n, ev.ID)
 		}
 		c.emit(Effect{Op: Reject, Cause: why, Class: ev.Class, Tenant: ev.Tenant, ID: ev.ID, Tokens: want, Limit: allowed, Retry: retry})
 		c.rest(ev.Class)
@@ -444,6 +440,8 @@ func (c *Core) offer(ev *Event) {
 			f = c.seek(ev.Class, int32(slot))
 		}
 		if f.ok && (!f.loan || c.mayBorrow(ev.Class)) {
+			c.lift(cl, q.line)
+			cl.queue.last = q.line
 			c.admit(int32(slot), &f)
 			if c.blockIn|c.blockOut != 0 {
 				c.pump()
@@ -455,12 +453,12 @@ func (c *Core) offer(ev *Event) {
 	case cl.queue.n >= cl.spec.Depth:
 		refuse(CauseQueueFull, int64(cl.queue.n), int64(cl.spec.Depth))
 		return
-	case limit > 0 && int(c.tenant(ev.Tenant).queued[ev.Class]) >= limit:
-		refuse(CauseTenantFull, int64(c.tenant(ev.Tenant).queued[ev.Class]), int64(limit))
+	case limit > 0 && c.lines[q.line].n >= limit:
+		refuse(CauseTenantFull, int64(c.lines[q.line].n), int64(limit))
 		return
 	}
 	c.enqueue(int32(slot))
-	if cl.queue.n == 1 {
+	if cl.queue.head == int32(slot) || cl.queue.pass.open {
 		c.pump()
 	}
 }
@@ -475,11 +473,11 @@ func (c *Core) cancel(id ID) {
 		return
 	}
 	k := q.class
-	head := c.classes[k].queue.head == int32(slot)
+	stirs := c.classes[k].queue.head == int32(slot) || c.classes[k].queue.pass.open
 	c.classes[k].counts.Done[CauseClientGone]++
 	c.unqueue(int32(slot))
 	c.finish(int32(slot), 0, CauseClientGone)
-	if head {
+	if stirs {
 		c.pump()
 	}
 }
@@ -531,6 +529,7 @@ func (c *Core) ended(ev *Event) {
 	slot := int32(h.req.Slot())
 	h.req = 0
 	q := &c.requests[slot]
+	c.charge(q, h.prompt, h.out)
 	q.hold = none
 	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered && !c.drain
 	if ev.Flags&FlagKept != 0 {
@@ -590,13 +589,6 @@ func (c *Core) find(id Hold) int32 {
 func (c *Core) requestID(slot int32) ID { return MakeID(c.requests[slot].gen, uint32(slot)) }
 
 func (c *Core) holdID(i int32) Hold { return Hold(uint64(c.holds[i].gen)<<32 | uint64(uint32(i))) }
-
-func (c *Core) tenant(t Tenant) *tenant {
-	for int(t) >= len(c.tenants) {
-		c.tenants = append(c.tenants, tenant{})
-	}
-	return &c.tenants[t]
-}
 
 // eachClass yields the classes of a set.
 func eachClass(set uint64) func(func(Class) bool) {

@@ -298,6 +298,7 @@ func counts(n *Counts) string {
 	add("consumed", n.ConsumedTokens)
 	add("refunded", n.RefundedTokens)
 	add("overrun", n.OverrunTokens)
+	add("waste", n.WasteTokens)
 	sort.Strings(lines)
 	return strings.Join(lines, "\n")
 }

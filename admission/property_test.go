@@ -30,6 +30,8 @@ type world struct {
 	// used over time by class, for the peak of the recent past.
 	history [][]sample
 	settled map[uint64]bool
+	tenant  [worldSlots]Tenant
+	passed  map[ID]int64 // KV tokens of requests of its tenant that passed a head
 }
 
 const worldSlots = 24
@@ -56,7 +58,7 @@ type sample struct {
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}}
+	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}, passed: map[ID]int64{}}
 	w.table = drawTable(t, &Table{})
 	w.core, w.twin = New(w.table, worldSlots), New(w.table, worldSlots)
 	w.history = make([][]sample, len(w.table.Classes))
@@ -121,7 +123,7 @@ func (w *world) apply(ev *Event) {
 		w.t.Fatalf("the same input gave another output: %s", diff)
 	}
 	for i := range fx {
-		w.take(&fx[i])
+		w.take(&fx[i], before)
 	}
 	if ev.Kind == Released || ev.Kind == Ended && ev.Flags&FlagReleased != 0 {
 		delete(w.holds, ev.Hold)
@@ -136,7 +138,11 @@ func (w *world) apply(ev *Event) {
 func (w *world) checkTimers(now *Snapshot) {
 	c := *w.core
 	c.classes, c.engines, c.holds = slices.Clone(c.classes), slices.Clone(c.engines), slices.Clone(c.holds)
-	c.requests, c.tenants, c.victims = slices.Clone(c.requests), slices.Clone(c.tenants), nil
+	c.requests, c.victims = slices.Clone(c.requests), nil
+	c.lines, c.tenants = slices.Clone(c.lines), slices.Clone(c.tenants)
+	for k := range c.classes {
+		c.classes[k].queue.lines = slices.Clone(c.classes[k].queue.lines)
+	}
 	at, ok := c.Next()
 	if at--; !ok {
 		at = w.now + 1e15
@@ -151,7 +157,7 @@ func (w *world) checkTimers(now *Snapshot) {
 }
 
 // take keeps the books.
-func (w *world) take(e *Effect) {
+func (w *world) take(e *Effect, before *Snapshot) {
 	slot := e.ID.Slot()
 	want := func(ok bool) {
 		if !ok {
@@ -166,8 +172,9 @@ func (w *world) take(e *Effect) {
 		want(w.at[slot] == waiting)
 		w.at[slot] = running
 		for other, p := range w.at {
-			if p == waiting && w.class[other] == e.Class && w.order[other] < w.order[slot] {
-				w.t.Fatalf("request %d overtook %d", slot, other)
+			if p == waiting && w.class[other] == e.Class && w.tenant[other] == w.tenant[slot] && w.order[other] < w.order[slot] {
+				w.overtake(e, before)
+				break
 			}
 		}
 		if w.holds[e.Hold] != nil {
@@ -199,6 +206,27 @@ func (w *world) take(e *Effect) {
 			}
 			w.settled[e.Seq] = true
 		}
+	}
+}
+
+// overtake checks an admission that is not in the order of its tenant: all it
+// may have passed is the head, up to the KV that the head could want, and what
+// waits behind the head.
+func (w *world) overtake(e *Effect, before *Snapshot) {
+	head := before.Classes[e.Class].Head
+	if head == nil || w.tenant[head.ID.Slot()] != e.Tenant || w.order[head.ID.Slot()] > w.order[e.ID.Slot()] {
+		head = w.core.Snapshot().Classes[e.Class].Head
+	}
+	if head == nil || w.tenant[head.ID.Slot()] != e.Tenant || w.order[head.ID.Slot()] > w.order[e.ID.Slot()] {
+		w.t.Fatalf("request %d overtook one of its tenant that was not the head:\n%v", e.ID, before)
+	}
+	var most int64
+	for i := range w.core.engines {
+		amount, _, _ := w.core.price(&w.core.classes[e.Class], &w.core.engines[i], &w.core.requests[head.ID.Slot()])
+		most = max(most, amount[KV])
+	}
+	if w.passed[head.ID] += e.Tokens; w.passed[head.ID] > most {
+		w.t.Fatalf("%d kv tokens have passed %d, which wants %d:\n%v", w.passed[head.ID], head.ID, most, before)
 	}
 }
 
@@ -479,11 +507,11 @@ func (w *world) offer() {
 	w.gen[slot]++
 	w.at[slot] = waiting
 	w.class[slot] = Class(rapid.IntRange(0, len(w.table.Classes)-1).Draw(w.t, "class"))
+	w.tenant[slot] = Tenant(rapid.IntRange(0, 3).Draw(w.t, "tenant"))
 	w.count++
 	w.order[slot] = w.count
 	ev := &Event{
-		Kind: Offer, ID: MakeID(w.gen[slot], slot), Class: w.class[slot],
-		Tenant: Tenant(rapid.IntRange(0, 3).Draw(w.t, "tenant")), Prompt: tokens(w.t, "prompt", 400),
+		Kind: Offer, ID: MakeID(w.gen[slot], slot), Class: w.class[slot], Tenant: w.tenant[slot], Prompt: tokens(w.t, "prompt", 400),
 		Out: tokens(w.t, "out", 200), N: rapid.SampledFrom([]int32{1, 1, 1, 2, math.MaxInt32}).Draw(w.t, "n"),
 	}
 	w.step(ev)

@@ -52,6 +52,16 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 	for ; cl.queue.head != none; admitted = true {
 		slot := cl.queue.head
 		f := c.seek(k, slot)
+		if !f.ok {
+			if f.within && cl.recall.open {
+				c.stay(cl, &f)
+			}
+			if next, g := c.passer(k, &f, borrow); next != none {
+				c.stay(cl, &f)
+				cl.queue.pass.tokens += g.amount[KV]
+				slot, f = next, g
+			}
+		}
 		switch {
 		case f.ok && f.loan && !(borrow && c.mayBorrow(k)):
 			return admitted

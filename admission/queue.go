@@ -1,10 +1,20 @@
 package admission
 
-// queue is a class's waiting line, in the order of first arrival: a request
-// that runs again takes the place it had.
+// queue is a class's waiting line: for each tenant that waits one in the order
+// of first arrival (see line), and which of these is served next (see fair.go).
 type queue struct {
-	head, tail int32
-	n          int
+	head  int32 // the slot of the request that is served next; none if nobody waits
+	n     int
+	lines []int32 // the tenants that wait: a heap, the least counter first
+	last  int32   // the line that a request left last; none at first
+	// The requests by the time since when they wait, for the limit on it. Who is
+	// queued now has waited least, so the list is in order without a search.
+	longest, latest int32
+	pass            pass
+}
+
+func newQueue() queue {
+	return queue{head: none, last: none, longest: none, latest: none}
 }
 
 func (c *Core) enqueue(slot int32) {
@@ -13,29 +23,16 @@ func (c *Core) enqueue(slot int32) {
 	q.state = stateQueued
 	cl.idleSince = Never
 	c.accrue(cl)
-	// New requests belong at the end. One that runs again is older than most of
-	// what waits, and is walked in from the front.
-	after := cl.queue.tail
-	if after != none && c.requests[after].place > q.place {
-		after = none
-		for i := cl.queue.head; i != none && c.requests[i].place < q.place; i = c.requests[i].next {
-			after = i
-		}
-	}
-	q.prev, q.next = after, cl.queue.head
-	if after != none {
-		q.next = c.requests[after].next
-		c.requests[after].next = slot
+	c.lift(cl, q.line)
+	c.join(cl, slot)
+	q.longer, q.later = cl.queue.latest, none
+	if q.longer != none {
+		c.requests[q.longer].later = slot
 	} else {
-		cl.queue.head = slot
+		cl.queue.longest = slot
 	}
-	if q.next != none {
-		c.requests[q.next].prev = slot
-	} else {
-		cl.queue.tail = slot
-	}
+	cl.queue.latest = slot
 	cl.queue.n++
-	c.tenant(q.tenant).queued[q.class]++
 	c.waiting |= bit(q.class)
 	if cl.spec.MaxWait > 0 {
 		c.wake(q.waits.plus(cl.spec.MaxWait))
@@ -47,20 +44,20 @@ func (c *Core) enqueue(slot int32) {
 func (c *Core) unqueue(slot int32) {
 	q := &c.requests[slot]
 	cl := &c.classes[q.class]
-	if q.prev != none {
-		c.requests[q.prev].next = q.next
+	if q.longer != none {
+		c.requests[q.longer].later = q.later
 	} else {
-		cl.queue.head = q.next
+		cl.queue.longest = q.later
 	}
-	if q.next != none {
-		c.requests[q.next].prev = q.prev
+	if q.later != none {
+		c.requests[q.later].longer = q.longer
 	} else {
-		cl.queue.tail = q.prev
+		cl.queue.latest = q.longer
 	}
-	q.prev, q.next = none, none
+	q.longer, q.later = none, none
 	c.accrue(cl)
 	cl.queue.n--
-	c.tenants[q.tenant].queued[q.class]--
+	c.part(cl, slot)
 	if cl.queue.n == 0 {
 		c.waiting &^= bit(q.class)
 		c.blockIn &^= bit(q.class)
@@ -69,22 +66,20 @@ func (c *Core) unqueue(slot int32) {
 	}
 }
 
-// expireQueue refuses what has waited as long as its class allows. The queue is
-// in the order of first arrival, so only requests that run again, which have
-// waited less than their place says, may stand before one whose time is over.
+// expireQueue refuses what has waited as long as its class allows.
 func (c *Core) expireQueue(k Class) {
 	cl := &c.classes[k]
-	if cl.spec.MaxWait == 0 {
-		return
+	for at, ok := c.expires(cl); ok && at <= c.now; at, ok = c.expires(cl) {
+		c.reject(cl.queue.longest, CauseQueueWait, 0, 0)
 	}
-	for i := cl.queue.head; i != none; {
-		q := &c.requests[i]
-		next := q.next
-		if q.waits.plus(cl.spec.MaxWait) <= c.now {
-			c.reject(i, CauseQueueWait, 0, 0)
-		} else if q.waits == q.arrived {
-			return
-		}
-		i = next
+}
+
+// expires returns when the first request of a class will have waited as long as
+// the class allows, and whether there is one.
+func (c *Core) expires(cl *class) (Time, bool) {
+	i := cl.queue.longest
+	if i == none || cl.spec.MaxWait == 0 {
+		return 0, false
 	}
+	return c.requests[i].waits.plus(cl.spec.MaxWait), true
 }

@@ -23,6 +23,8 @@ type Counts struct {
 	ConsumedTokens int64
 	RefundedTokens int64
 	OverrunTokens  int64
+	// Tokens that engines compute again because this class recalled what it lent.
+	WasteTokens int64
 }
 
 // Snapshot is a core's whole state at one moment.
@@ -53,20 +55,23 @@ func (a AmountView) String() string { return fmt.Sprintf("%d/%d", a.Slots, a.KV)
 
 // ClassSnapshot is one class's state.
 type ClassSnapshot struct {
-	Name       string     `json:"name"`
-	Floor      AmountView `json:"floor"`
-	Unlent     AmountView `json:"unlent"`
-	Ceiling    AmountView `json:"ceiling"`
-	Used       AmountView `json:"used"`
-	Hold       AmountView `json:"hold"` // kept out of the others' reach
-	Lending    bool       `json:"lending_open"`
-	IdleSince  Time       `json:"idle_since_ns,omitempty"`
-	Loans      int        `json:"loans"`
-	Queue      int        `json:"queue"`
-	Head       *HeadView  `json:"head,omitempty"`
-	Recall     *Recall    `json:"recall,omitempty"`
-	LearnedOut int32      `json:"learned_output_tokens,omitempty"`
-	Counts     Counts     `json:"-"`
+	Name      string     `json:"name"`
+	Floor     AmountView `json:"floor"`
+	Unlent    AmountView `json:"unlent"`
+	Ceiling   AmountView `json:"ceiling"`
+	Used      AmountView `json:"used"`
+	Hold      AmountView `json:"hold"` // kept out of the others' reach
+	Lending   bool       `json:"lending_open"`
+	IdleSince Time       `json:"idle_since_ns,omitempty"`
+	Loans     int        `json:"loans"`
+	Queue     int        `json:"queue"`
+	Head      *HeadView  `json:"head,omitempty"`
+	// The tenants that are served first, and how many wait.
+	Tenants    []TenantView `json:"tenants,omitempty"`
+	TenantsAll int          `json:"tenants_waiting,omitempty"`
+	Recall     *Recall      `json:"recall,omitempty"`
+	LearnedOut int32        `json:"learned_output_tokens,omitempty"`
+	Counts     Counts       `json:"-"`
 }
 
 // HeadView is the first waiting request of a class and what it waits for.
@@ -77,6 +82,15 @@ type HeadView struct {
 	Since   Time       `json:"since_ns"`
 	Wants   AmountView `json:"wants"`
 	Waiting string     `json:"waits_for"`
+	// KV tokens of requests that have passed it.
+	Passed int64 `json:"passed_kv_tokens,omitempty"`
+}
+
+// TenantView is one tenant that waits in a class.
+type TenantView struct {
+	Tenant  Tenant `json:"tenant"`
+	Counter int64  `json:"counter"` // weighted tokens, see fair.go
+	Waiting int    `json:"waiting"`
 }
 
 // Recall is an open recall.
@@ -137,6 +151,12 @@ func (c *Core) Snapshot() *Snapshot {
 		}
 		if i := cl.queue.head; i != none {
 			v.Head = c.head(Class(k), i)
+			lines, n := c.front(cl)
+			for _, i := range lines[:n] {
+				l := &c.lines[i]
+				v.Tenants = append(v.Tenants, TenantView{Tenant: l.tenant, Counter: l.counter, Waiting: l.n})
+			}
+			v.TenantsAll = len(cl.queue.lines)
 		}
 		if r := &cl.recall; r.open {
 			v.Recall = &Recall{Seq: r.seq, Opened: r.opened, For: r.request, Served: r.served, Loans: r.cohort, Need: view(r.need)}
@@ -167,7 +187,7 @@ func (c *Core) Snapshot() *Snapshot {
 func (c *Core) head(k Class, slot int32) *HeadView {
 	cl, q := &c.classes[k], &c.requests[slot]
 	f := c.fit(cl, q)
-	v := &HeadView{ID: c.requestID(slot), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount)}
+	v := &HeadView{ID: c.requestID(slot), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount), Passed: c.classes[k].queue.pass.tokens}
 	r := f.resource
 	switch f.refusal {
 	case refusedNone:
@@ -253,6 +273,17 @@ func (s *Snapshot) String() string {
 			v.Name, v.Used, v.Hold, v.Floor, v.Unlent, v.Ceiling, lending, v.Loans, v.Queue)
 		if v.Head != nil {
 			fmt.Fprintf(&b, "  head %s wants %v, waits for %s\n", called(v.Head.Request, v.Head.ID), v.Head.Wants, v.Head.Waiting)
+			if v.Head.Passed > 0 {
+				fmt.Fprintf(&b, "  passed by %d kv tokens\n", v.Head.Passed)
+			}
+		}
+		// The counter of one alone tells nothing.
+		if v.TenantsAll > 1 {
+			b.WriteString("  tenants in order:")
+			for _, t := range v.Tenants {
+				fmt.Fprintf(&b, " %d at %d with %d,", t.Tenant, t.Counter, t.Waiting)
+			}
+			fmt.Fprintf(&b, " of %d\n", v.TenantsAll)
 		}
 		if v.Recall != nil {
 			fmt.Fprintf(&b, "  recall for %s: need %v, loans out %d, served %v\n", called(v.Recall.ForRequest, v.Recall.For), v.Recall.Need, v.Recall.Loans, v.Recall.Served)
