@@ -308,6 +308,9 @@ func (c *Core) admit(slot int32, f *fitting) {
 		admitted: c.now, prev: none, next: none,
 	}
 	q.state, q.hold = stateRunning, i
+	if n := cl.spec.PinAfter; n > 0 && int(q.reclaims) >= n && !cl.pinned {
+		h.pinned, cl.pinned = true, true
+	}
 	c.starts(i)
 	en := &c.engines[f.engine]
 	c.use(q.class, en, f.amount)
@@ -351,6 +354,9 @@ func (c *Core) free(i int32) {
 	cl.counts.OverrunTokens += max(0, consumed-h.reserved)
 	if h.loan {
 		c.unlend(i)
+	}
+	if h.pinned {
+		cl.pinned = false
 	}
 	k, amount := h.class, h.amount
 	h.state, h.amount = holdFree, Amount{}

@@ -57,6 +57,7 @@ type class struct {
 	going Amount
 	// open: lending of this class is open.
 	open        bool
+	pinned      bool  // one of its holds is pinned
 	pressed     Time  // when its demand last did not fit
 	opened      Time  // when its lending last opened
 	thrash      uint8 // doublings of IdleAfter
@@ -329,9 +330,6 @@ func (c *Core) apply(t *Table) {
 			cl.peak.init(Time(spec.IdleAfter), c.now)
 		}
 		cl.spec = spec
-		if cl.floor = spec.Floor; spec.Window > 0 && !cl.owed.due {
-			cl.floor = Amount{}
-		}
 	}
 	c.reckon()
 	for k := range c.classes {
@@ -375,6 +373,8 @@ func (c *Core) reckon() {
 		}
 		c.foreign = c.foreign.add(en.foreign)
 	}
+	c.setFloors()
+	c.promised = Amount{}
 	for k := range c.classes {
 		cl := &c.classes[k]
 		cl.hold = cl.holdNow(c.now)

@@ -31,11 +31,19 @@ type guarantee struct {
 const (
 	calledAt = 2
 	paidAt   = 4
+	creditTo = 2
 )
 
 // owing is how fast a class's debt grows, in slots.
 func (cl *class) owing() Time {
 	return Time(min(cl.spec.Floor[Slots], cl.used[Slots]+int64(cl.queue.n)) - cl.used[Slots])
+}
+
+// overdue tells that a due class has found no harmless moment for so long that
+// it can't be put off any more.
+func (cl *class) overdue() bool {
+	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
+	return cl.owed.due && cl.owed.debt >= full/4*3
 }
 
 // accrue brings a class's debt up to the present. It is called before anything
@@ -47,7 +55,7 @@ func (c *Core) accrue(cl *class) {
 		return
 	}
 	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
-	g.debt = min(max(g.debt+(c.now-g.at)*cl.owing(), 0), full)
+	g.debt = min(max(g.debt+(c.now-g.at)*cl.owing(), -full/creditTo), full)
 	g.at = c.now
 }
 
@@ -64,16 +72,24 @@ func (c *Core) call(k Class) bool {
 	due := g.debt >= full/calledAt && full > 0 || g.due && g.debt > full/paidAt
 	if changed := due != g.due; changed {
 		g.due = due
-		cl.floor = Amount{}
-		if due {
-			cl.floor = cl.spec.Floor
-		}
-		c.refresh(k)
+		c.setFloors()
 		c.dueIn(cl)
 		return true
 	}
 	c.dueIn(cl)
 	return false
+}
+
+// undo takes back from a class's service what a reclaim makes it do again.
+func (c *Core) undo(h *hold) {
+	cl := &c.classes[h.class]
+	if cl.spec.Window == 0 {
+		return
+	}
+	c.accrue(cl)
+	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
+	again := min(c.now-h.admitted, c.engines[h.engine].timing.prefillTime(h.prompt+h.out))
+	cl.owed.debt = min(cl.owed.debt+again, full)
 }
 
 // dueIn asks for a tick when a class's debt is next called or paid.
@@ -86,5 +102,33 @@ func (c *Core) dueIn(cl *class) {
 		c.wake(c.now + (full/calledAt-g.debt+rate-1)/rate)
 	case g.due && rate < 0:
 		c.wake(c.now + (g.debt-full/paidAt-rate-1)/-rate)
+	}
+}
+
+// setFloors derives what is owed to each class now. A window's service comes out
+// of the others' floors while it is due, of those of the last class first, and
+// never out of what is never lent.
+func (c *Core) setFloors() {
+	over := Amount{}.sub(c.envelope)
+	for k := range c.classes {
+		cl := &c.classes[k]
+		if cl.floor = cl.spec.Floor; cl.spec.Window > 0 && !cl.owed.due {
+			cl.floor = Amount{}
+		}
+		over = over.add(cl.floor)
+	}
+	for k := len(c.classes) - 1; k >= 0; k-- {
+		cl := &c.classes[k]
+		if cl.spec.Window > 0 {
+			continue
+		}
+		for r := range NumResources {
+			cut := max(0, min(over[r], cl.floor[r]-cl.spec.Unlent[r]))
+			cl.floor[r] -= cut
+			over[r] -= cut
+		}
+	}
+	for k := range c.classes {
+		c.refresh(Class(k))
 	}
 }

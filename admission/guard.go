@@ -57,7 +57,7 @@ func (c *Core) stalls(k Class, en *engine, q *request) bool {
 		case !c.paces(p, en, int64(q.n)):
 			return true
 		case owed:
-			if waits {
+			if waits && !cl.overdue() {
 				return true
 			}
 		case ahead+own > bear || !c.mayStall(own):

@@ -107,9 +107,6 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 		return false, false
 	}
 	o := c.look(cl, en)
-	if o.fits(cl, after, amount) || !more {
-		return o.fits(cl, after, amount), false
-	}
 	c.candidates(e, k, q)
 	left := make([]Amount, 0, MaxClasses)
 	for j := range c.classes {
@@ -124,6 +121,28 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 		o.here = o.here.sub(amount)
 		left[h.class] = o.leaves(&c.classes[h.class], left[h.class], amount)
 		v.ended = !give
+	}
+	// What is about to end by itself, if that is enough, need not be ended.
+	patience, soonest := c.patience(cl, q, en), Time(0)
+	spared := o
+	for i := range c.holds {
+		h := &c.holds[i]
+		if h.state != holdLive || h.engine != e || spared.fits(cl, after, amount) {
+			continue
+		}
+		if at := c.ends(h); at <= patience {
+			spared.here = spared.here.sub(h.amount)
+			soonest = max(soonest, at)
+		}
+	}
+	if spared.fits(cl, after, amount) {
+		if soonest > c.now {
+			c.wake(soonest)
+		}
+		return true, false
+	}
+	if !more {
+		return false, false
 	}
 	for i := range c.victims {
 		v := &c.victims[i]
@@ -152,10 +171,22 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 	return true, true
 }
 
+// patience is until when a request can wait for a loan to end by itself: half of
+// what it can still bear, so that there is time left to end it by force, and in
+// any case its class's grace.
+func (c *Core) patience(cl *class, q *request, en *engine) Time {
+	grace := q.arrived.plus(cl.spec.Grace)
+	if cl.spec.Objective.First > 0 {
+		grace = max(grace, c.now+c.bears(cl, q, en)/2)
+	}
+	return grace
+}
+
 // end has a loan ended for a request.
 func (c *Core) end(i int32, for_ ID) {
 	h := &c.holds[i]
 	c.leave(h, holdEnding)
+	c.undo(h)
 	c.classes[h.class].counts.Reclaims++
 	c.requests[h.req.Slot()].reclaims++
 	c.emit(Effect{

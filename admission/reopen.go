@@ -53,6 +53,10 @@ func (c *Core) quiet(cl *class) bool {
 	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= c.recallCost()
 }
 
+// light tells whether a class that always has something running has for long had
+// no more than it found room for.
+func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+2*cl.idleAfter() }
+
 func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration)) }
 
 // recallCost is what a recall costs: the longest prefill that a borrower was
@@ -85,7 +89,7 @@ func (c *Core) reopen(k Class) {
 		return
 	case cl.idleSince != Never && !c.quiet(cl):
 		return
-	case cl.idleSince == Never && (cl.spec.Reopen == ReopenIdle || cl.queue.n > 0 || c.now < cl.pressed+cl.idleAfter()):
+	case cl.idleSince == Never && (cl.spec.Reopen == ReopenIdle || cl.queue.n > 0 || !c.light(cl)):
 		return
 	}
 	cl.open, cl.opened = true, c.now
@@ -107,7 +111,7 @@ func (c *Core) looks(cl *class) Time {
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:
-		if at := cl.pressed + cl.idleAfter(); at > c.now {
+		if at := cl.pressed + 2*cl.idleAfter(); at > c.now {
 			return at
 		}
 	}
@@ -120,7 +124,7 @@ const maxThrash = 3
 // thrashed notes that a class is recalled. If it has not lent for long, it waits
 // longer next time.
 func (c *Core) thrashed(cl *class) {
-	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 2*cl.idleAfter() || cl.thrash == maxThrash {
+	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 8*cl.idleAfter() || cl.thrash == maxThrash {
 		return
 	}
 	cl.thrash++
@@ -129,7 +133,7 @@ func (c *Core) thrashed(cl *class) {
 
 // calmAfter is how much idle time, in IdleAfters, takes one doubling back. Idle
 // time and not the absence of recalls: a class that lends nothing is not recalled.
-const calmAfter = 16
+const calmAfter = 64
 
 // rested learns from an idle time that has just ended.
 func (c *Core) rested(cl *class) {

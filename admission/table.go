@@ -158,7 +158,9 @@ func (t *Table) Validate(bad func(path string, value any, allowed string)) {
 		c.validate(envelope, func(path string, value any, allowed string) {
 			bad("classes["+c.Name+"]."+path, value, allowed)
 		})
-		floors = floors.add(c.Floor)
+		if c.Window == 0 {
+			floors = floors.add(c.Floor)
+		}
 	}
 	if !(t.StallShare >= 0 && t.StallShare <= 1) {
 		bad("stall_share", t.StallShare, "a share from 0 to 1")

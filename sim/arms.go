@@ -102,12 +102,12 @@ func standard(e simengine.Config) *admission.Table {
 		}},
 		Classes: []admission.ClassSpec{
 			{
-				Name: trace.Interactive, Floor: admission.Of(slots-1, kv/4), Ceiling: envelope, IdleAfter: 2 * time.Second, Depth: queued, DefaultOut: 256,
+				Name: trace.Interactive, Floor: admission.Of(slots, kv/4), Ceiling: envelope, IdleAfter: 2 * time.Second, Depth: queued, DefaultOut: 256,
 				Reopen: admission.ReopenSettled, Objective: admission.Objective{First: onTimeFirst, Whole: onTimeDone},
 			},
 			{
 				Name: trace.Batch, Floor: admission.Of(1, kv/2), Ceiling: envelope, IdleAfter: 2 * time.Second, Depth: queued, DefaultOut: 256,
-				Mode: admission.ReclaimNow, Window: time.Minute, PinAfter: 3,
+				Mode: admission.ReclaimNow, Window: time.Minute, PinAfter: 2,
 			},
 		},
 	}
