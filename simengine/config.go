@@ -13,17 +13,29 @@ const (
 	Priority Policy = "priority" // by Request.Priority, lower first, then arrival
 )
 
-// Config describes one engine. Start from DefaultConfig.
+// Scheduler is the kind of engine: who is admitted, and what happens when the KV
+// runs out.
+type Scheduler string
+
+const (
+	VLLM        Scheduler = "vllm"
+	LlamaServer Scheduler = "llama-server"
+)
+
+// Config describes one engine. Start from DefaultConfig or LlamaServerConfig.
 type Config struct {
-	Model Model
+	Scheduler Scheduler
+	Model     Model
 	// Speed is a factor on every step: 2 takes twice as long.
 	Speed float64
-	// NumBlocks is vLLM's num_gpu_blocks; one of them is never used.
+	// NumBlocks is vLLM's num_gpu_blocks; one of them is never used. Of
+	// llama-server it is n_ctx + 1, since a block is then one cell.
 	NumBlocks int
 	BlockSize int // tokens
 	// MaxNumSeqs is how many requests run at once.
 	MaxNumSeqs int
-	// MaxModelLen is the longest sequence, prompt and output, in tokens.
+	// MaxModelLen is the longest sequence, prompt and output, in tokens. Of
+	// llama-server it is the context of a slot.
 	MaxModelLen int
 	// MaxBatchedTokens is the budget of one step, in tokens.
 	MaxBatchedTokens int
@@ -56,6 +68,7 @@ type Config struct {
 // profile: four sequences over 319 usable blocks.
 func DefaultConfig() Config {
 	return Config{
+		Scheduler:        VLLM,
 		Model:            DefaultModel(),
 		Speed:            1,
 		NumBlocks:        320,
@@ -115,6 +128,13 @@ func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 	}
 	if c.Policy != FCFS && c.Policy != Priority {
 		bad("policy", c.Policy, "fcfs, priority")
+	}
+	switch c.Scheduler {
+	case VLLM:
+	case LlamaServer:
+		c.validateSlots(bad)
+	default:
+		bad("scheduler", c.Scheduler, "vllm, llama-server")
 	}
 }
 

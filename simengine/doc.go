@@ -1,5 +1,5 @@
-// Package simengine models an inference engine: the scheduler of vLLM V1 with
-// a measured step time. It is what `headgate engine` serves over HTTP in real
+// Package simengine models an inference engine: the scheduler of vLLM V1, or
+// that of llama-server, with a measured step time. It is what `headgate engine` serves over HTTP in real
 // time (package vllmapi) and what the simulator drives in virtual time; there
 // is one model and it does not know which of the two it is in.
 //
@@ -13,7 +13,7 @@
 // preemption when the KV pool runs out, follows from two things: who is put in
 // the next step (schedule.go) and how long that step is (model.go).
 //
-// # The scheduler
+// # The scheduler of vLLM
 //
 // The KV pool is NumBlocks-1 blocks of BlockSize tokens. Each step:
 //
@@ -31,6 +31,23 @@
 // The gate is a check and no reservation: later chunks and all output compete
 // for what is free then. Watermark, chunk limits and prefix caching are as in
 // vLLM; speculative decoding, LoRA, grammars and KV connectors are left out.
+//
+// # The scheduler of llama-server
+//
+// There are MaxNumSeqs slots; the request that waits longest takes the slot that
+// has been free longest, whatever the KV: nothing is reserved or looked at. A step
+// has one token of every slot that is generating and then, in the order of slots,
+// as much of the prompts as MaxBatchedTokens leaves. The KV is cells of one token.
+// With the context unified, slots can want more cells than there are, and then
+// "Context size has been exceeded." ends every request that runs, however small,
+// and empties all slots. With a context for each slot that can't happen. There are
+// no priorities, no preemption and no context shift: at the end of its slot's
+// context a sequence ends by its length.
+//
+// Simpler than the real one: that tries ever smaller batches first, so that what
+// fits of the last step is still computed, and some slots tell one token more
+// before all fail; its slots keep the KV of what they ran last for a prompt that
+// begins alike, and lose it to whoever needs it.
 //
 // # Output lag
 //
@@ -57,7 +74,7 @@
 // swapped on the way (token.go). The vocabulary maps any bytes to ids and back
 // (vocabulary.go).
 //
-// The rules were read from vLLM's source; the fit of the default step time to a
+// The rules were read from the engines' sources; the fit of the default step time to a
 // published experiment is in testdata/README.md, that of the other built-in
 // models, and what they can't tell, in models/README.md.
 package simengine

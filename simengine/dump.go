@@ -25,10 +25,21 @@ func (e *Engine) String() string {
 	if e.pool.caching {
 		fmt.Fprintf(&b, ", %d contents cached", len(e.pool.cached))
 	}
-	fmt.Fprintf(&b, "; preemptions %d; finished %d, aborted %d\n", s.Preemptions, s.FinishedLength+s.FinishedStop, s.Aborts)
+	if e.cfg.Scheduler == VLLM {
+		fmt.Fprintf(&b, "; preemptions %d", s.Preemptions)
+	}
+	fmt.Fprintf(&b, "; finished %d, aborted %d", s.FinishedLength+s.FinishedStop, s.Aborts)
+	if e.cfg.Scheduler == LlamaServer {
+		fmt.Fprintf(&b, ", failed %d", s.Failures)
+	}
+	b.WriteByte('\n')
 	for _, slot := range e.running {
 		q := &e.requests[slot]
-		fmt.Fprintf(&b, "  running r%d: %s, computed %d, %d blocks\n", q.tag, q, q.computed, q.held)
+		fmt.Fprintf(&b, "  running r%d", q.tag)
+		if e.cfg.Scheduler == LlamaServer {
+			fmt.Fprintf(&b, " in slot %d", q.place)
+		}
+		fmt.Fprintf(&b, ": %s, computed %d, %d blocks\n", q, q.computed, q.held)
 	}
 	line := slices.Clone(e.waiting.items)
 	slices.SortFunc(line, func(a, b item) int {

@@ -68,6 +68,7 @@ type request struct {
 
 	started bool // was admitted before
 	running bool
+	place   int // which of llama-server's slots it runs in
 }
 
 // output is a token that a step generates.
@@ -91,7 +92,8 @@ type Engine struct {
 	fronts   int64
 
 	waiting queue
-	running []int32 // in order of admission
+	running []int32 // in order of admission, with llama-server of its slots
+	places  []int   // llama-server's slots that are free, the longest free first
 	pool    pool
 
 	stepping  bool
@@ -109,11 +111,15 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.err(); err != nil {
 		return nil, err
 	}
-	return &Engine{
+	e := &Engine{
 		cfg:       cfg,
 		pool:      newPool(cfg.NumBlocks-1, cfg.PrefixCaching),
 		watermark: int(cfg.Watermark * float64(cfg.NumBlocks)),
-	}, nil
+	}
+	if cfg.Scheduler == LlamaServer {
+		e.places = freePlaces(cfg.MaxNumSeqs)
+	}
+	return e, nil
 }
 
 // Config returns what New was given.
@@ -282,8 +288,8 @@ func (e *Engine) boundary(out []Event) []Event {
 	out = e.applyAborts(t, out)
 	for {
 		var w work
-		var preempted bool
-		out, w, preempted = e.schedule(t, out)
+		var again bool
+		out, w, again = e.schedule(t, out)
 		if w != (work{}) {
 			length := e.cfg.Model.stepTime(w, t-e.lastEnd, e.cfg.Speed)
 			e.stepping = true
@@ -293,7 +299,7 @@ func (e *Engine) boundary(out []Event) []Event {
 			e.stats.PrefillTokens += int64(w.prefill)
 			return out
 		}
-		if len(e.late) == 0 && !preempted {
+		if len(e.late) == 0 && !again {
 			e.busy = false
 			return out
 		}
@@ -377,6 +383,9 @@ func (e *Engine) drop(slot int32) bool {
 	}
 	e.pool.release(q)
 	ran := q.running
+	if ran && e.cfg.Scheduler == LlamaServer {
+		e.places = append(e.places, q.place)
+	}
 	q.running = false
 	q.id = 0
 	if !ran {

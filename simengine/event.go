@@ -13,7 +13,8 @@ type ID uint64
 type Kind uint8
 
 const (
-	// Scheduled: the request entered the batch; its first step begins now.
+	// Scheduled: the request entered the batch; its first step begins now. With
+	// llama-server it took a slot; others' prompts may still go first.
 	Scheduled Kind = 1 + iota
 	// Generated: one token became visible.
 	Generated
@@ -25,6 +26,9 @@ const (
 	Finished
 	// Aborted: slot and blocks are free, because of Abort.
 	Aborted
+	// Failed: slot and blocks are free, because llama-server's KV ran out and took
+	// everything with it that was running ("Context size has been exceeded.").
+	Failed
 )
 
 func (k Kind) String() string {
@@ -39,6 +43,8 @@ func (k Kind) String() string {
 		return "finished"
 	case Aborted:
 		return "aborted"
+	case Failed:
+		return "failed"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -96,4 +102,5 @@ type Stats struct {
 	// found in the prefix cache at a request's first admission.
 	PrefixQueries, PrefixHits            int64
 	FinishedLength, FinishedStop, Aborts int64
+	Failures                             int64 // requests that Failed
 }

@@ -99,6 +99,12 @@ func TestConfigErrors(t *testing.T) {
 		{func(c *Config) { c.Watermark = 1 }, "watermark: 1: allowed"},
 		{func(c *Config) { c.Policy = "lifo" }, "policy: lifo: allowed: fcfs, priority"},
 		{func(c *Config) { c.Model.Step.Base = -1 }, "model.step.base_ms: -1"},
+		{func(c *Config) { c.Scheduler = "sglang" }, "scheduler: sglang: allowed: vllm, llama-server"},
+		{func(c *Config) { *c = LlamaServerConfig(0, 4096, false) }, "max_num_seqs: 0: allowed: sequences from 1"},
+		{func(c *Config) { *c = LlamaServerConfig(8, 8, false) }, "max_model_len: 1: allowed: tokens from 2"},
+		{func(c *Config) { c.Scheduler = LlamaServer }, "block_size: 16: allowed: 1, a cell of one token, with the scheduler llama-server; whole_prompt_gate: true: allowed: false with the scheduler llama-server; policy: priority: allowed: fcfs with the scheduler llama-server; output_lag: true"},
+		{func(c *Config) { *c = LlamaServerConfig(8, 4096, true); c.PrefixCaching, c.Watermark = true, 0.1 }, "watermark: 0.1: allowed: 0 with the scheduler llama-server; prefix_caching: true: allowed: false"},
+		{func(c *Config) { *c = LlamaServerConfig(8, 4096, true); c.MaxBatchedTokens = 7 }, "max_num_batched_tokens: 7: allowed: at least max_num_seqs"},
 	} {
 		cfg := DefaultConfig()
 		c.change(&cfg)

@@ -10,6 +10,13 @@ import (
 
 // crowded draws an engine in which requests get in each other's way.
 func crowded(t *rapid.T) Config {
+	if rapid.Bool().Draw(t, "llama-server") {
+		slots := rapid.IntRange(1, 6).Draw(t, "slots")
+		cfg := LlamaServerConfig(slots, rapid.IntRange(10*slots, 80).Draw(t, "context"), rapid.Bool().Draw(t, "unified"))
+		cfg.MaxBatchedTokens = rapid.IntRange(slots, 120).Draw(t, "budget")
+		cfg.MeanOutput = rapid.SampledFrom([]int{0, 12}).Draw(t, "mean output")
+		return cfg
+	}
 	cfg := DefaultConfig()
 	cfg.BlockSize = rapid.IntRange(1, 8).Draw(t, "block size")
 	cfg.MaxModelLen = rapid.IntRange(10, 80).Draw(t, "model len")
@@ -135,9 +142,28 @@ func conserved(t *rapid.T, e *Engine) {
 		if q.held*q.blockSize < q.computed {
 			t.Fatalf("r%d has computed %d tokens in %d blocks", q.tag, q.computed, q.held)
 		}
+		if e.cfg.Scheduler == LlamaServer && q.held != q.computed {
+			t.Fatalf("r%d has computed %d tokens and holds %d cells", q.tag, q.computed, q.held)
+		}
 		held += q.held
 		for _, b := range q.table {
 			refs[b]++
+		}
+	}
+	if e.cfg.Scheduler == LlamaServer {
+		places := slices.Clone(e.places)
+		for i, slot := range e.running {
+			places = append(places, e.requests[slot].place)
+			if i > 0 && e.requests[e.running[i-1]].place >= e.requests[slot].place {
+				t.Fatalf("not in the order of slots:\n%v", e)
+			}
+		}
+		slices.Sort(places)
+		if len(places) != e.cfg.MaxNumSeqs || len(slices.Compact(places)) != e.cfg.MaxNumSeqs {
+			t.Fatalf("slots %v are free or taken, of %d:\n%v", places, e.cfg.MaxNumSeqs, e)
+		}
+		if len(e.places) > 0 && e.waiting.len() > 0 && e.stepping {
+			t.Fatalf("a slot is free and a request deferred:\n%v", e)
 		}
 	}
 	p := &e.pool
@@ -202,18 +228,68 @@ func undisturbed(cfg Config, r Request) (ids []Token, reason Reason) {
 	return ids, ByLength
 }
 
+// slotOrder checks what llama-server's events tell: requests start in the order of
+// their arrival, and one that fails takes with it all that runs. Then they want more
+// cells than there are, which can't be where each slot has its own context.
+func slotOrder(t *rapid.T, cfg Config, ops []op, events []Event) {
+	prompt := map[uint64]int{}
+	for _, o := range ops {
+		if o.req != nil {
+			prompt[o.req.Tag] = o.req.Synthetic + len(o.req.Prompt)
+		}
+	}
+	running := map[uint64]bool{}
+	wanted := 0 // at most, by those that fail
+	last := -1
+	for _, ev := range append(events[:len(events):len(events)], Event{}) {
+		if wanted > 0 && ev.Kind != Failed {
+			if len(running) > 0 || wanted < cfg.NumBlocks {
+				t.Fatalf("%+v: after a failure over %d cells of %d %v still run", ev, wanted, cfg.NumBlocks-1, running)
+			}
+			wanted = 0
+		}
+		switch ev.Kind {
+		case Scheduled:
+			if int(ev.Tag) < last {
+				t.Fatalf("r%d starts after r%d", ev.Tag, last)
+			}
+			last = int(ev.Tag)
+			running[ev.Tag] = true
+		case Preempted:
+			t.Fatalf("%+v", ev)
+		case Failed:
+			if cfg.MaxModelLen*cfg.MaxNumSeqs < cfg.NumBlocks {
+				t.Fatalf("%+v, with a context of %d for each of %d slots of %d cells", ev, cfg.MaxModelLen, cfg.MaxNumSeqs, cfg.NumBlocks-1)
+			}
+			if !running[ev.Tag] {
+				t.Fatalf("%+v did not run", ev)
+			}
+			wanted += prompt[ev.Tag] + int(ev.Output)
+			delete(running, ev.Tag)
+		case Finished, Aborted:
+			delete(running, ev.Tag)
+		}
+	}
+	if len(running) > 0 {
+		t.Fatalf("still running: %v", running)
+	}
+}
+
 // TestProperties: in whatever way requests get in each other's way, blocks and
 // slots are conserved, each request ends exactly once, in order and in time, its
 // tokens are those of an undisturbed run, and the same script gives the same
 // events.
 func TestProperties(t *testing.T) {
-	preemptions, cached := 0, 0
+	preemptions, cached, failures := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := crowded(t)
 		ops := script(t, cfg)
 		events := play(t, cfg, ops, func(e *Engine) { conserved(t, e) })
 		if again := play(t, cfg, ops, func(*Engine) {}); !slices.Equal(events, again) {
 			t.Fatal("the same script gave other events")
+		}
+		if cfg.Scheduler == LlamaServer {
+			slotOrder(t, cfg, ops, events)
 		}
 		tokens := map[uint64][]Token{}
 		ended := map[uint64]Event{}
@@ -232,6 +308,12 @@ func TestProperties(t *testing.T) {
 				tokens[ev.Tag] = append(tokens[ev.Tag], ev.Token)
 			case Preempted:
 				preemptions++
+			case Failed:
+				failures++
+				if cfg.Scheduler != LlamaServer {
+					t.Fatalf("%+v", ev)
+				}
+				ended[ev.Tag] = ev
 			case Finished, Aborted:
 				ended[ev.Tag] = ev
 			}
@@ -249,7 +331,7 @@ func TestProperties(t *testing.T) {
 			}
 			want, reason := undisturbed(cfg, *o.req)
 			got := tokens[o.req.Tag]
-			if end.Kind == Aborted && len(got) <= len(want) {
+			if end.Kind != Finished && len(got) <= len(want) {
 				want, reason = want[:len(got)], 0
 			}
 			if !slices.Equal(got, want) || end.Reason != reason {
@@ -257,8 +339,8 @@ func TestProperties(t *testing.T) {
 			}
 		}
 	})
-	if preemptions == 0 || cached == 0 {
-		t.Errorf("%d preemptions, %d tokens cached: the scripts are too tame", preemptions, cached)
+	if preemptions == 0 || cached == 0 || failures == 0 {
+		t.Errorf("%d preemptions, %d tokens cached, %d failures: the scripts are too tame", preemptions, cached, failures)
 	}
 }
 

@@ -1,19 +1,24 @@
 package simengine
 
 // schedule puts the next step together; doc.go has the rules. It returns what
-// the step has to do, nothing if there is nothing to run, and whether a request
-// was preempted.
-func (e *Engine) schedule(t Time, out []Event) (_ []Event, w work, preempted bool) {
-	out, budget, preempted := e.scheduleRunning(t, out)
-	if !preempted {
-		out = e.scheduleWaiting(t, out, budget)
+// the step has to do, nothing if there is nothing to run, and whether that may be
+// different now, because requests were preempted or have failed.
+func (e *Engine) schedule(t Time, out []Event) (_ []Event, w work, again bool) {
+	if e.cfg.Scheduler == LlamaServer {
+		out, again = e.scheduleSlots(t, out)
+	} else {
+		var budget int
+		out, budget, again = e.scheduleRunning(t, out)
+		if !again {
+			out = e.scheduleWaiting(t, out, budget)
+		}
 	}
 	for _, slot := range e.running {
 		if q := &e.requests[slot]; q.chunk > 0 {
 			e.compute(q, slot, &w)
 		}
 	}
-	return out, w, preempted
+	return out, w, again
 }
 
 func (e *Engine) scheduleRunning(t Time, out []Event) (_ []Event, budget int, preempted bool) {

@@ -15,6 +15,8 @@ import (
 //
 //	new [policy=fcfs] [blocks=N] [block=N] [len=N] [seqs=N] [budget=N]
 //	    [threshold=N] [watermark=X] [caching] [nolag] [nogate] [nochunks]
+//	llama-server slots=N ctx=N [unified] [budget=N] [prefill=MS]
+//	                   a prompt token takes MS more, nothing by default
 //	submit             a request a line: TAG prompt=N out=N [priority=N] [text=N]
 //	abort TAG...
 //	step [N]           let N boundaries pass, 1 by default; prints what was seen
@@ -36,6 +38,8 @@ func (s *story) command(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "new":
 		return s.create(t, d)
+	case "llama-server":
+		return s.createSlots(t, d)
 	case "submit":
 		var out strings.Builder
 		for line := range strings.Lines(d.Input) {
@@ -68,9 +72,6 @@ func (s *story) command(t *testing.T, d *datadriven.TestData) string {
 
 func (s *story) create(t *testing.T, d *datadriven.TestData) string {
 	cfg := DefaultConfig()
-	cfg.Model.Step.Base = 10
-	cfg.Model.Step.PrefillToken, cfg.Model.Step.FirstDecode, cfg.Model.Step.MoreDecode, cfg.Model.Step.ContextToken = 0, 0, 0, 0
-	cfg.Model.Idle.Penalty = 0
 	for _, arg := range d.CmdArgs {
 		value := strings.Join(arg.Vals, "")
 		switch arg.Key {
@@ -102,6 +103,43 @@ func (s *story) create(t *testing.T, d *datadriven.TestData) string {
 			t.Fatalf("new: unknown argument %q", arg.Key)
 		}
 	}
+	return s.start(cfg, 0)
+}
+
+func (s *story) createSlots(t *testing.T, d *datadriven.TestData) string {
+	var slots, context, budget int
+	var prefill float64
+	unified := false
+	for _, arg := range d.CmdArgs {
+		value := strings.Join(arg.Vals, "")
+		switch arg.Key {
+		case "slots":
+			scan(t, value, "%d", &slots)
+		case "ctx":
+			scan(t, value, "%d", &context)
+		case "unified":
+			unified = true
+		case "budget":
+			scan(t, value, "%d", &budget)
+		case "prefill":
+			scan(t, value, "%g", &prefill)
+		default:
+			t.Fatalf("llama-server: unknown argument %q", arg.Key)
+		}
+	}
+	cfg := LlamaServerConfig(slots, context, unified)
+	if budget > 0 {
+		cfg.MaxBatchedTokens = budget
+	}
+	return s.start(cfg, prefill)
+}
+
+// start begins a story on an idle engine whose steps take 10 ms, and prefill ms
+// more for every token of a prompt.
+func (s *story) start(cfg Config, prefill float64) string {
+	step := &cfg.Model.Step
+	step.Base, step.PrefillToken, step.FirstDecode, step.MoreDecode, step.ContextToken = 10, prefill, 0, 0, 0
+	cfg.Model.Idle.Penalty = 0
 	e, err := New(cfg)
 	if err != nil {
 		return err.Error()
