@@ -68,7 +68,7 @@ type request struct {
 
 	started bool // was admitted before
 	running bool
-	place   int // which of llama-server's slots it runs in
+	place   int32 // which of llama-server's slots it runs in
 }
 
 // output is a token that a step generates.
@@ -93,7 +93,7 @@ type Engine struct {
 
 	waiting queue
 	running []int32 // in order of admission, with llama-server of its slots
-	places  []int   // llama-server's slots that are free, the longest free first
+	places  []int32 // llama-server's slots that are free, the longest free first
 	pool    pool
 
 	stepping  bool

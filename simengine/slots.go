@@ -41,10 +41,10 @@ func (c *Config) validateSlots(bad func(path string, value any, allowed string))
 
 // freePlaces are llama-server's slots in the order in which they are taken. Of
 // those never used it takes the last first.
-func freePlaces(n int) []int {
-	places := make([]int, n)
+func freePlaces(n int) []int32 {
+	places := make([]int32, n)
 	for i := range places {
-		places[i] = n - 1 - i
+		places[i] = int32(n - 1 - i)
 	}
 	return places
 }
