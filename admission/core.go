@@ -103,6 +103,7 @@ type request struct {
 	declared bool
 	tenant   Tenant
 	whole    bool // see FlagWhole
+	late     bool // it waits and can't be in time any more
 	reclaims uint8
 	prompt   int32
 	cached   int32 // tokens of the prompt, and of what is kept, that need no prefill

@@ -46,7 +46,8 @@ type line struct {
 	class      Class
 	tenant     Tenant
 	counter    int64 // weighted tokens
-	head, tail int32 // its waiting requests, by place
+	head, tail int32 // its waiting requests: those in time by place, then those that are late
+	late       int32 // the first that is late
 	n          int
 	at         int32 // its index in the heap of lines; none while nothing waits
 	sibling    int32 // the same tenant's line in another class
@@ -65,7 +66,7 @@ func (c *Core) line(k Class, t Tenant) int32 {
 		}
 	}
 	i := int32(len(c.lines))
-	c.lines = append(c.lines, line{class: k, tenant: t, head: none, tail: none, at: none, sibling: c.tenants[t]})
+	c.lines = append(c.lines, line{class: k, tenant: t, head: none, tail: none, late: none, at: none, sibling: c.tenants[t]})
 	c.tenants[t] = i
 	return i
 }
@@ -110,14 +111,23 @@ func (c *Core) charge(q *request, prompt, out int32) (changed bool) {
 func (c *Core) join(cl *class, slot int32) {
 	q := &c.requests[slot]
 	l := &c.lines[q.line]
-	// New requests belong at the end. One that runs again is older than most of
-	// what waits, and is walked in from the front.
-	after := l.tail
-	if after != none && c.requests[after].place > q.place {
-		after = none
-		for i := l.head; i != none && c.requests[i].place < q.place; i = c.requests[i].next {
+	// New requests belong at the end, of those that are in time. One that runs
+	// again is older than most of what waits, and is walked in from the front.
+	after, front := l.tail, l.head
+	switch {
+	case l.late != none && q.late:
+		front = l.late
+	case l.late != none:
+		after = c.requests[l.late].prev
+	}
+	if after != none && c.requests[after].late == q.late && c.requests[after].place > q.place {
+		after = c.requests[front].prev
+		for i := front; c.requests[i].place < q.place; i = c.requests[i].next {
 			after = i
 		}
+	}
+	if q.late && (l.late == none || after == none || !c.requests[after].late) {
+		l.late = slot
 	}
 	q.prev, q.next = after, l.head
 	if after != none {
@@ -143,6 +153,9 @@ func (c *Core) join(cl *class, slot int32) {
 func (c *Core) part(cl *class, slot int32) {
 	q := &c.requests[slot]
 	l := &c.lines[q.line]
+	if slot == l.late {
+		l.late = q.next
+	}
 	if q.prev != none {
 		c.requests[q.prev].next = q.next
 	} else {
@@ -186,7 +199,10 @@ func (c *Core) rehead(cl *class) (changed bool) {
 	}
 	head := none
 	if len(qu.lines) > 0 {
-		head = c.lines[qu.lines[0]].head
+		l := &c.lines[qu.lines[0]]
+		if head = l.head; l.late != none && c.late(cl, l.late) {
+			head = l.late
+		}
 	}
 	if head == qu.head {
 		return false

@@ -43,7 +43,7 @@ func (cl *class) owing() Time {
 // it can't be put off any more.
 func (cl *class) overdue() bool {
 	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
-	return cl.owed.due && cl.owed.debt >= full/4*3
+	return cl.owed.due && cl.owed.debt >= full/8*7
 }
 
 // accrue brings a class's debt up to the present. It is called before anything
@@ -69,7 +69,7 @@ func (c *Core) call(k Class) bool {
 	c.accrue(cl)
 	g := &cl.owed
 	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
-	due := g.debt >= full/calledAt && full > 0 || g.due && g.debt > full/paidAt
+	due := g.debt >= full/4*3 && full > 0 || g.due && g.debt > full/2
 	if changed := due != g.due; changed {
 		g.due = due
 		c.setFloors()
@@ -99,9 +99,9 @@ func (c *Core) dueIn(cl *class) {
 	switch g := &cl.owed; {
 	case full == 0:
 	case !g.due && rate > 0:
-		c.wake(c.now + (full/calledAt-g.debt+rate-1)/rate)
+		c.wake(c.now + (full/4*3-g.debt+rate-1)/rate)
 	case g.due && rate < 0:
-		c.wake(c.now + (g.debt-full/paidAt-rate-1)/-rate)
+		c.wake(c.now + (g.debt-full/2-rate-1)/-rate)
 	}
 }
 

@@ -50,6 +50,7 @@ func (c *Core) seek(k Class, slot int32) fitting {
 func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 	cl := &c.classes[k]
 	for ; cl.queue.head != none; admitted = true {
+		c.relegate(cl)
 		slot := cl.queue.head
 		f := c.seek(k, slot)
 		if !f.ok {
@@ -66,6 +67,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 		case f.ok && f.loan && !(borrow && c.mayBorrow(k)):
 			return admitted
 		case f.ok:
+			cl.turn(&c.requests[slot])
 			c.unqueue(slot)
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)

@@ -50,7 +50,7 @@ func (c *Core) quiet(cl *class) bool {
 	if idle < cl.idleAfter() {
 		return false
 	}
-	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= c.recallCost()
+	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= c.recallCost(cl)
 }
 
 // light tells whether a class that always has something running has for long had
@@ -59,21 +59,30 @@ func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+2*cl.idleAfter
 
 func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration)) }
 
-// recallCost is what a recall costs: the longest prefill that a borrower was
-// last seen to need, which is for how long the returning request may be held up,
-// and what has to be computed again.
-func (c *Core) recallCost() Time {
+// recallCost is what a recall costs class p: the longest prefill that a borrower
+// usually needs has to be computed again; and for as much of it as p can't bear,
+// whoever returns meanwhile is late.
+func (c *Core) recallCost(p *class) Time {
 	cost := Time(0)
 	for e := range c.engines {
 		en := &c.engines[e]
 		for k := range c.classes {
-			if cl := &c.classes[k]; cl.spec.Mode != Attrition {
-				cost = max(cost, en.timing.prefillTime(cl.usualPrompt))
+			cl := &c.classes[k]
+			if cl == p || cl.spec.Mode == Attrition {
+				continue
 			}
+			again := en.timing.prefillTime(cl.usualPrompt)
+			late := Time(0)
+			if p.spec.Objective.First > 0 {
+				late = max(0, again-Time(p.spec.Objective.First)+en.timing.prefillTime(p.usualPrompt))
+			}
+			cost = max(cost, again+lateWeight*late)
 		}
 	}
 	return cost
 }
+
+const lateWeight = 2
 
 // reopen lends a class's floor again.
 //

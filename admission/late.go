@@ -1,0 +1,61 @@
+package admission
+
+// A request that can't meet its class's objective any more lets those of its
+// tenant pass that still can: once a burst has outrun the engine, first come first
+// served makes everybody late, each by waiting for one who was late already. It
+// is not lost: it is served as soon as nobody waits who could still be in time,
+// and once it is older than the objective's whole, one start in lateTurn is for
+// those who are late, the oldest first.
+//
+// Alternatives: refusing it (many gateways' timeout) loses work that its client
+// still waits for; earliest deadline first is the same up to the moment of
+// overload, and then works on the hopeless in their order.
+const lateTurn = 4
+
+// overAge is how old a late request of a class without a limit on the whole may
+// get before it has a turn, in limits on the first token.
+const overAge = 6
+
+// relegate puts the heads of a class behind that can't be in time any more.
+func (c *Core) relegate(cl *class) {
+	for {
+		slot := cl.queue.head
+		if slot == none || c.requests[slot].late || !c.hopeless(cl, &c.requests[slot]) {
+			return
+		}
+		q := &c.requests[slot]
+		cl.queue.pass = pass{}
+		c.part(cl, slot)
+		q.late = true
+		c.join(cl, slot)
+	}
+}
+
+// hopeless tells whether a waiting request would be late even if it started now.
+func (c *Core) hopeless(cl *class, q *request) bool {
+	if cl.spec.Objective.First == 0 {
+		return false
+	}
+	for e := range c.engines {
+		if en := &c.engines[e]; en.counts && c.bears(cl, q, en) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// late tells whether the late request in slot has its turn.
+func (c *Core) late(cl *class, slot int32) bool {
+	limit := Time(cl.spec.Objective.Whole)
+	if limit == 0 {
+		limit = overAge * Time(cl.spec.Objective.First)
+	}
+	return cl.queue.turns >= lateTurn-1 && c.now-c.requests[slot].arrived >= limit
+}
+
+// turn counts the starts that late ones of a class have waited for.
+func (cl *class) turn(q *request) {
+	if cl.queue.turns++; q.late {
+		cl.queue.turns = 0
+	}
+}
