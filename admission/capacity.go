@@ -204,7 +204,7 @@ func (c *Core) fit(cl *class, q *request) fitting {
 		f.within = after.within(cl.floor)
 		f.loan = !f.within
 		f.refusal, f.resource = c.check(cl, en, f.amount)
-		if f.refusal == refusedNone && c.stalls(q.class, en, q) {
+		if f.refusal == refusedNone && (c.stalls(q.class, en, q) || c.crowds(q.class, en, q)) {
 			f.refusal = refusedStall
 		}
 		if len(c.engines) == 1 {

@@ -59,3 +59,23 @@ func (cl *class) turn(q *request) {
 		cl.queue.turns = 0
 	}
 }
+
+// crowds tells whether the start of a late request would make those late that
+// start beside it on the engine.
+func (c *Core) crowds(k Class, en *engine, q *request) bool {
+	if !q.late {
+		return false
+	}
+	step, least := en.timing.prefillTime(q.prompt+q.kept-q.cached), Never
+	for _, i := range en.starting {
+		h := &c.holds[i]
+		step += en.timing.prefillTime(h.prompt - h.cached)
+		if h.class != k || h.req == 0 {
+			continue
+		}
+		if r := &c.requests[h.req.Slot()]; !r.late {
+			least = min(least, Time(c.classes[k].spec.Objective.First)-(c.now-r.arrived))
+		}
+	}
+	return step > least
+}
