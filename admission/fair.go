@@ -303,7 +303,7 @@ func (c *Core) front(cl *class) (first [foremost]int32, n int) {
 // best fit without a limit starves it for as long as small ones come; backfilling
 // up to the moment at which it will fit needs lengths that nobody knows.
 type pass struct {
-	open   bool  // the head waits for KV alone
+	open   bool  // the head waits for KV
 	stays  bool  // the head
 	tokens int64 // KV reserved by those who have passed
 	reach  int64 // the counter up to which a tenant may pass, once the head stays
@@ -330,7 +330,7 @@ func (c *Core) reach(cl *class, head *fitting) int64 {
 func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 	cl := &c.classes[k]
 	p := &cl.queue.pass
-	p.open = !head.ok && head.resource == KV && c.slotsFit(cl, head, head.amount)
+	p.open = !head.ok && head.resource == KV
 	left := head.amount[KV] - p.tokens
 	if !p.open || left <= 0 {
 		return none, fitting{}
@@ -357,13 +357,13 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 	return none, fitting{}
 }
 
-// leaves tells whether one who is admitted as f before the head leaves it all
-// but the KV.
+// leaves tells whether one who is admitted as f before the head leaves it all but
+// the KV. (A loan is not within the floor, and so passes nobody who is.)
 func (c *Core) leaves(k Class, head, f *fitting, borrow bool) bool {
 	cl := &c.classes[k]
 	both := head.amount.add(f.amount)
 	switch {
-	case f.loan && (head.within || !borrow || !c.mayBorrow(k)):
+	case f.loan && !(borrow && c.mayBorrow(k)):
 		return false
 	case head.within && !cl.used.add(both).within(cl.floor):
 		return false
