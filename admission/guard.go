@@ -81,20 +81,26 @@ func (c *Core) stalled(p *class, j Class, en *engine) (ahead, bear Time, waits b
 	if p.spec.Objective.First == 0 {
 		return 0, Never, false
 	}
-	bear = Time(p.spec.Objective.First) - en.timing.prefillTime(p.usualPrompt)
+	oldest, own := c.now, Time(0)
 	if i := p.queue.head; i != none {
-		waits, bear = true, min(bear, c.bears(p, &c.requests[i], en))
+		waits, oldest = true, c.requests[i].arrived
+		own = en.timing.prefillTime(p.usualPrompt) * Time(p.queue.n)
 	}
 	for _, i := range en.starting {
 		h := &c.holds[i]
+		need := en.timing.prefillTime(h.prompt - h.cached)
 		switch {
 		case h.class > j:
-			ahead += max(0, en.timing.prefillTime(h.prompt-h.cached)-(c.now-h.admitted))
+			ahead += max(0, need-(c.now-h.admitted))
 		case h.class == j && h.req != 0:
-			waits, bear = true, min(bear, c.bears(p, &c.requests[h.req.Slot()], en))
+			waits, oldest = true, min(oldest, c.requests[h.req.Slot()].arrived)
+			own += need
 		}
 	}
-	return ahead, bear, waits
+	if !waits {
+		own = en.timing.prefillTime(p.usualPrompt)
+	}
+	return ahead, Time(p.spec.Objective.First) - (c.now - oldest) - own, waits
 }
 
 // bears is for how long a request of class p can still be held up.

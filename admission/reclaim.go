@@ -177,7 +177,7 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 func (c *Core) patience(cl *class, q *request, en *engine) Time {
 	grace := q.arrived.plus(cl.spec.Grace)
 	if cl.spec.Objective.First > 0 {
-		grace = max(grace, c.now+c.bears(cl, q, en)/2)
+		grace = max(grace, c.now+c.bears(cl, q, en)/4*3)
 	}
 	return grace
 }

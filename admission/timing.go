@@ -18,50 +18,50 @@ import "math/bits"
 // decide what the few large ones cost; an average believes the noise, and a
 // guard that believes it closes the gate, after which nothing corrects it.
 type timing struct {
-	prefill [32]recent // ns per token, by the bits of the prompt's length
+	prefill [32]recent // by the bits of the prompt's length
 	perTok  [8]Time    // ns per token of output, by the bits of how many ran; 0 is unknown
 }
 
-// recent keeps the last few samples; 0 is none.
+// recent keeps the last few prefills of one size.
 type recent struct {
-	ring [8]Time
-	at   uint8
+	took   [8]Time // 0 is none
+	tokens [8]int32
+	at     uint8
 }
 
-func (r *recent) add(v Time) {
-	r.ring[r.at] = max(v, 1)
-	r.at = (r.at + 1) % uint8(len(r.ring))
+func (r *recent) add(took Time, tokens int32) {
+	r.took[r.at], r.tokens[r.at] = max(took, 1), tokens
+	r.at = (r.at + 1) % uint8(len(r.took))
 }
 
-// least returns the smallest sample, 0 if there is none.
-func (r *recent) least() Time {
-	m := Time(0)
-	for _, v := range r.ring {
-		if v != 0 && (m == 0 || v < m) {
-			m = v
+// least returns the prefill that was the fastest for its tokens, and whether
+// there is one.
+func (r *recent) least() (took, tokens Time, ok bool) {
+	for i, v := range r.took {
+		if n := Time(r.tokens[i]); v != 0 && (!ok || v*tokens < took*n) {
+			took, tokens, ok = v, n, true
 		}
 	}
-	return m
+	return took, tokens, ok
 }
 
 // prefillTime predicts for how long the engine computes a prompt of n tokens; 0
 // while it knows of no prompt. Of a size never seen it knows what a smaller one
-// costs a token, which is more, or else a larger one.
+// took, of which two steps were not for its tokens, or else a larger one.
 func (t *timing) prefillTime(n int32) Time {
 	size := bits.Len32(uint32(max(n, 1)))
-	if v := t.prefill[size].least(); v != 0 {
-		return v * Time(n)
+	if took, tokens, ok := t.prefill[size].least(); ok {
+		return took * Time(n) / tokens
 	}
 	for s := size - 1; s > 0; s-- {
-		if v := t.prefill[s].least(); v != 0 {
-			// Of a small prompt's time, two steps were not for its tokens.
-			steps := 2 * t.tokenTime(1)
-			return max(v-steps>>(s-1), v/2)*Time(n) + steps
+		if took, tokens, ok := t.prefill[s].least(); ok {
+			steps := min(2*t.tokenTime(1), took/2)
+			return (took-steps)*Time(n)/tokens + steps
 		}
 	}
 	for s := size + 1; s < len(t.prefill); s++ {
-		if v := t.prefill[s].least(); v != 0 {
-			return v * Time(n)
+		if took, tokens, ok := t.prefill[s].least(); ok {
+			return took * Time(n) / tokens
 		}
 	}
 	return 0
@@ -127,7 +127,7 @@ func (c *Core) learnStart(h *hold) {
 	en := &c.engines[h.engine]
 	if work := h.prompt - h.cached; h.alone && work > 0 {
 		since := max(h.admitted, h.scheduled)
-		en.timing.prefill[bits.Len32(uint32(work))].add((c.now - since) / Time(work))
+		en.timing.prefill[bits.Len32(uint32(work))].add(c.now-since, work)
 	}
 }
 
