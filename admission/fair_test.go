@@ -333,3 +333,35 @@ func TestFront(t *testing.T) {
 		}
 	})
 }
+
+// A million requests of a hundred thousand tenants wait: each step ends one
+// request, admits the next and takes in another.
+func BenchmarkTenants(b *testing.B) {
+	const requests, tenants = 1_000_000, 100_000
+	t := benchTable()
+	t.Classes[0].Depth = requests
+	c := New(t, requests)
+	var fx []Effect
+	running := make([]Hold, 0, 64)
+	for i := range uint32(requests) {
+		fx = c.Step(0, &Event{Kind: Offer, ID: MakeID(1, i), Tenant: Tenant(i % tenants), Prompt: 500, Out: 100}, fx[:0])
+		if fx[0].Op == Admit {
+			running = append(running, fx[0].Hold)
+		}
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range b.N {
+		fx = c.Step(Time(i)*1000, &Event{Kind: Ended, Hold: running[i%64], Flags: FlagReleased, Cause: CauseFinished, Out: 100}, fx[:0])
+		var done ID
+		for _, e := range fx {
+			switch e.Op {
+			case Done:
+				done = e.ID
+			case Admit:
+				running[i%64] = e.Hold
+			}
+		}
+		fx = c.Step(Time(i)*1000, &Event{Kind: Offer, ID: MakeID(uint32(i+2), done.Slot()), Tenant: Tenant(i % tenants), Prompt: 500, Out: 100}, fx[:0])
+	}
+}
