@@ -2,12 +2,16 @@ package admission
 
 import "headgate/kv"
 
-// holdNow is hold_k of the package comment.
-func (cl *class) holdNow(now Time) Amount {
+// holdNow is hold_k of the package comment. A class that is quiet, and lends as
+// its idle time is worth, is not expected back with what it used before.
+func (c *Core) holdNow(cl *class) Amount {
 	if !cl.open || cl.spec.Window > 0 {
 		return cl.floor
 	}
-	cl.peak.advance(now)
+	cl.peak.advance(c.now)
+	if cl.spec.Reopen == ReopenSettled && c.quiet(cl) {
+		return cl.holdFor(Amount{})
+	}
 	return cl.holdFor(cl.peak.max())
 }
 
@@ -45,7 +49,7 @@ func (c *Core) use(k Class, en *engine, delta Amount) {
 // refresh brings a class's hold up to the present.
 func (c *Core) refresh(k Class) {
 	cl := &c.classes[k]
-	hold := cl.holdNow(c.now)
+	hold := c.holdNow(cl)
 	c.promised = c.promised.sub(cl.used.max(cl.hold)).add(cl.used.max(hold))
 	cl.hold = hold
 }

@@ -324,11 +324,11 @@ func (c *Core) apply(t *Table) {
 			c.classes = append(c.classes, class{
 				open: true, idleSince: c.now, loanHead: none, loanTail: none, queue: newQueue(),
 			})
-			c.classes[k].peak.init(Time(spec.IdleAfter), c.now)
+			c.classes[k].peak.init(spec.peakWindow(0), c.now)
 		}
 		cl := &c.classes[k]
-		if cl.spec.IdleAfter != spec.IdleAfter {
-			cl.peak.init(Time(spec.IdleAfter), c.now)
+		if w := spec.peakWindow(cl.thrash); w != cl.spec.peakWindow(cl.thrash) {
+			cl.peak.init(w, c.now)
 		}
 		cl.spec = spec
 	}
@@ -378,7 +378,7 @@ func (c *Core) reckon() {
 	c.promised = Amount{}
 	for k := range c.classes {
 		cl := &c.classes[k]
-		cl.hold = cl.holdNow(c.now)
+		cl.hold = c.holdNow(cl)
 		c.used = c.used.add(cl.used)
 		c.promised = c.promised.add(cl.used.max(cl.hold))
 		c.kept = c.kept.add(cl.used.max(cl.spec.Unlent))

@@ -55,6 +55,13 @@ func (p *peak) set(now Time, v Amount) {
 	p.top = p.top.max(v)
 }
 
+// note records that v was wanted at now, and not had.
+func (p *peak) note(now Time, v Amount) {
+	p.advance(now)
+	p.ring[p.head] = p.ring[p.head].max(v)
+	p.top = p.top.max(v)
+}
+
 // max returns the largest value since the start of the window, which must have
 // been advanced.
 func (p *peak) max() Amount {

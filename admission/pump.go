@@ -39,7 +39,7 @@ func (c *Core) mayBorrow(k Class) bool { return c.blockIn == 0 && c.blockOut&(bi
 func (c *Core) seek(k Class, slot int32) fitting {
 	cl := &c.classes[k]
 	f := c.fit(cl, &c.requests[slot])
-	if !f.ok && f.within && c.recallFor(k, slot) {
+	if !f.ok && f.within && c.recallFor(k, slot, f.amount) {
 		f = c.fit(cl, &c.requests[slot])
 	}
 	return f

@@ -20,9 +20,12 @@ type recall struct {
 // recallFor is called when the head of class k's queue, which would stay within
 // its floor, does not fit. It closes k's lending and opens a recall over the
 // loans that are out; it reports whether that changed what may be admitted.
-func (c *Core) recallFor(k Class, slot int32) bool {
+func (c *Core) recallFor(k Class, slot int32, want Amount) bool {
 	cl := &c.classes[k]
 	cl.pressed = c.now
+	if cl.spec.Reopen == ReopenSettled {
+		cl.peak.note(c.now, cl.used.add(want))
+	}
 	changed := cl.open && cl.spec.Window == 0
 	if changed {
 		c.thrashed(cl)

@@ -55,7 +55,20 @@ func (c *Core) quiet(cl *class) bool {
 
 // light tells whether a class that always has something running has for long had
 // no more than it found room for.
-func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+2*cl.idleAfter() }
+func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+cl.idleAfter() }
+
+// peakWindow is how far back a peak counts. While a class is in use, a settled
+// reopening looks back further than it waits, or it would have forgotten by then
+// what it was recalled for.
+func (s *ClassSpec) peakWindow(thrash uint8) Time {
+	w := min(Time(s.IdleAfter), Time(maxDuration)>>8)
+	if s.Reopen == ReopenSettled {
+		w = peakBack * w << thrash
+	}
+	return w
+}
+
+const peakBack = 8
 
 func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration)) }
 
@@ -120,7 +133,7 @@ func (c *Core) looks(cl *class) Time {
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:
-		if at := cl.pressed + 2*cl.idleAfter(); at > c.now {
+		if at := cl.pressed + cl.idleAfter(); at > c.now {
 			return at
 		}
 	}
@@ -137,7 +150,7 @@ func (c *Core) thrashed(cl *class) {
 		return
 	}
 	cl.thrash++
-	cl.peak.init(cl.idleAfter(), c.now)
+	cl.peak.init(cl.spec.peakWindow(cl.thrash), c.now)
 }
 
 // calmAfter is how much idle time, in IdleAfters, takes one doubling back. Idle
@@ -151,7 +164,7 @@ func (c *Core) rested(cl *class) {
 	cl.gaps.add(gap)
 	for cl.idled += gap; cl.thrash > 0 && cl.idled >= calmAfter*Time(cl.spec.IdleAfter); cl.idled -= calmAfter * Time(cl.spec.IdleAfter) {
 		cl.thrash--
-		cl.peak.init(cl.idleAfter(), c.now)
+		cl.peak.init(cl.spec.peakWindow(cl.thrash), c.now)
 	}
 }
 
