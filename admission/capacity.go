@@ -317,6 +317,7 @@ func (c *Core) admit(slot int32, f *fitting) {
 	}
 	c.starts(i)
 	en := &c.engines[f.engine]
+	c.stall(q.class, en, h)
 	c.use(q.class, en, f.amount)
 	cl.counts.Admitted++
 	cl.counts.ReservedTokens += f.amount[KV]

@@ -40,6 +40,10 @@ type Core struct {
 	blockIn  uint64 // classes whose head waits within its floor
 	blockOut uint64 // classes whose head waits, beyond its floor, for capacity
 
+	stallShare float64
+	stallSum   Time // of the stalls of late, see mayStall
+	stallAt    Time // of that sum
+
 	victims []victim // of the reclaim in work: scratch
 	fx      []Effect
 }
@@ -62,10 +66,14 @@ type class struct {
 	opened      Time  // when its lending last opened
 	thrash      uint8 // doublings of IdleAfter
 	idled       Time  // idle time that has not taken a doubling back yet
-	gaps        gaps
+	gaps        gaps  // how long it is idle
+	comes       gaps  // how long from one request to the next
+	came        Time  // its last request
 	owed        guarantee
 	prompts     [8]int32
 	promptAt    uint8
+	firsts      [5]Time // its last times from admission to first token
+	firstAt     uint8
 	usualPrompt int32
 	idleSince   Time // when it last came to have nothing running or waiting; Never while it has
 	peak        peak
@@ -305,7 +313,7 @@ func (c *Core) apply(t *Table) {
 	if len(t.Classes) < len(c.classes) || len(t.Engines) < len(c.engines) {
 		panic("admission: a table never loses a class or an engine, it closes it")
 	}
-	c.rev, c.drain = t.Rev, t.Drain
+	c.rev, c.drain, c.stallShare = t.Rev, t.Drain, t.StallShare
 	c.drained = c.drained && t.Drain
 	for e, spec := range t.Engines {
 		if e == len(c.engines) {
@@ -433,6 +441,10 @@ func (c *Core) offer(ev *Event) {
 	if cl.idleSince != Never {
 		c.rested(cl)
 	}
+	if cl.counts.Offered > 1 {
+		cl.comes.add(c.now - cl.came)
+	}
+	cl.came = c.now
 	cl.learnPrompt(q.prompt)
 	if cl.queue.head == none {
 		f := c.fit(cl, q)

@@ -60,7 +60,9 @@ func (c *Core) stalls(k Class, en *engine, q *request) bool {
 			if waits && !cl.overdue() {
 				return true
 			}
-		case ahead+own > bear || !c.mayStall(own):
+		case ahead+own > bear && (waits || p.comes.within(c.now-p.came, ahead+own-bear) > mayComeLate):
+			return true
+		case !c.mayStall(own):
 			return true
 		}
 	}
@@ -108,5 +110,46 @@ func (c *Core) bears(p *class, q *request, en *engine) Time {
 	return Time(p.spec.Objective.First) - (c.now - q.arrived) - en.timing.prefillTime(q.prompt+q.kept-q.cached)
 }
 
+// mayComeLate is how probable it may be that a request comes early enough in a
+// stall to be late for it.
+const mayComeLate = 0.05
+
+// stallSpan is over how long the share of stalls counts.
+const stallSpan = Time(60e9)
+
 // mayStall tells whether the stalls of late leave room for one more.
-func (c *Core) mayStall(stall Time) bool { return true }
+func (c *Core) mayStall(stall Time) bool {
+	if c.stallShare == 0 {
+		return true
+	}
+	c.drainStalls()
+	return c.stallSum == 0 || c.stallSum+stall <= Time(c.stallShare*float64(stallSpan))
+}
+
+// stall notes that a start holds an engine up while a protected class is active.
+func (c *Core) stall(k Class, en *engine, h *hold) {
+	if c.stallShare == 0 {
+		return
+	}
+	for j := range k {
+		if p := &c.classes[j]; p.protected() && c.active(p) {
+			c.drainStalls()
+			c.stallSum += en.timing.prefillTime(h.prompt - h.cached)
+			return
+		}
+	}
+}
+
+func (c *Core) drainStalls() {
+	c.stallSum = max(0, c.stallSum-Time(c.stallShare*float64(c.now-c.stallAt)))
+	c.stallAt = c.now
+}
+
+// stallsOver is when the stalls of late will have drained, Never if they bind
+// nothing.
+func (c *Core) stallsOver() Time {
+	if c.stallShare == 0 || c.stallSum == 0 {
+		return Never
+	}
+	return c.stallAt + Time(float64(c.stallSum)/c.stallShare) + 1
+}

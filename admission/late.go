@@ -1,5 +1,7 @@
 package admission
 
+import "slices"
+
 // A request that can't meet its class's objective any more lets those of its
 // tenant pass that still can: once a burst has outrun the engine, first come first
 // served makes everybody late, each by waiting for one who was late already. It
@@ -36,12 +38,22 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 	if cl.spec.Objective.First == 0 {
 		return false
 	}
+	left := Time(cl.spec.Objective.First) - (c.now - q.arrived)
 	for e := range c.engines {
-		if en := &c.engines[e]; en.counts && c.bears(cl, q, en) >= 0 {
+		en := &c.engines[e]
+		if en.counts && left >= max(cl.usualStart(), en.timing.prefillTime(q.prompt+q.kept-q.cached)) {
 			return false
 		}
 	}
 	return true
+}
+
+// usualStart is the median of the class's last times from admission to first
+// token: beside others, a prompt takes longer than by itself.
+func (cl *class) usualStart() Time {
+	s := cl.firsts
+	slices.Sort(s[:])
+	return s[len(s)/2]
 }
 
 // late tells whether the late request in slot has its turn.

@@ -25,6 +25,7 @@ func (c *Core) pump() {
 		for k := range c.classes {
 			c.wake(c.looks(&c.classes[k]))
 		}
+		c.wake(max(c.stallsOver(), c.now+1))
 	}
 }
 
@@ -39,7 +40,7 @@ func (c *Core) mayBorrow(k Class) bool { return c.blockIn == 0 && c.blockOut&(bi
 func (c *Core) seek(k Class, slot int32) fitting {
 	cl := &c.classes[k]
 	f := c.fit(cl, &c.requests[slot])
-	if !f.ok && f.within && c.recallFor(k, slot, f.amount) {
+	if !f.ok && f.within && !c.soon(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
 		f = c.fit(cl, &c.requests[slot])
 	}
 	return f

@@ -76,6 +76,54 @@ func (o *outlook) fits(cl *class, after, amount Amount) bool {
 	return cl.spares(after, o.kept, o.used, o.room, Slots) && cl.spares(after, o.kept, o.used, o.room, KV)
 }
 
+// outlasts tells whether a request within its class's floor will find room on an
+// engine while it can still wait, from what is on its way out or about to end by
+// itself, and when. What is about to end need not be ended.
+func (c *Core) outlasts(e Engine, cl *class, q *request, after, amount Amount) (until Time, ok bool) {
+	o := c.look(cl, &c.engines[e])
+	until = c.now
+	patience := c.patience(cl, q, o.en)
+	for i := range c.holds {
+		if o.fits(cl, after, amount) {
+			return until, true
+		}
+		h := &c.holds[i]
+		if h.state != holdLive || h.engine != e {
+			continue
+		}
+		if at := c.ends(h); at <= patience {
+			o.here = o.here.sub(h.amount)
+			until = max(until, at)
+		}
+	}
+	return until, o.fits(cl, after, amount)
+}
+
+// soon tells whether a request within its class's floor that finds no room will
+// have some soon without anybody giving anything back: such a wait recalls
+// nothing.
+func (c *Core) soon(cl *class, q *request) bool {
+	if cl.spec.Reopen != ReopenSettled {
+		return false
+	}
+	for e := range c.engines {
+		en := &c.engines[e]
+		if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
+			continue
+		}
+		amount, _, _ := c.price(cl, en, q)
+		after := cl.used.add(amount)
+		if !after.within(cl.floor) {
+			continue
+		}
+		if until, ok := c.outlasts(Engine(e), cl, q, after, amount); ok && until > c.now {
+			c.wake(until)
+			return true
+		}
+	}
+	return false
+}
+
 // victim is a loan that may be ended.
 type victim struct {
 	hold  int32
@@ -122,23 +170,8 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 		left[h.class] = o.leaves(&c.classes[h.class], left[h.class], amount)
 		v.ended = !give
 	}
-	// What is about to end by itself, if that is enough, need not be ended.
-	patience, soonest := c.patience(cl, q, en), Time(0)
-	spared := o
-	for i := range c.holds {
-		h := &c.holds[i]
-		if h.state != holdLive || h.engine != e || spared.fits(cl, after, amount) {
-			continue
-		}
-		if at := c.ends(h); at <= patience {
-			spared.here = spared.here.sub(h.amount)
-			soonest = max(soonest, at)
-		}
-	}
-	if spared.fits(cl, after, amount) {
-		if soonest > c.now {
-			c.wake(soonest)
-		}
+	if until, ok := c.outlasts(e, cl, q, after, amount); ok {
+		c.wake(until)
 		return true, false
 	}
 	if !more {

@@ -39,6 +39,21 @@ func (g *gaps) remaining(d Time) Time {
 	return Time(sum / n * int64(time.Millisecond))
 }
 
+// within is how probable it is that a gap which has lasted for d ends in the next
+// x: of those that were longer, as many as did, and one more, the unknown one.
+func (g *gaps) within(d, x Time) float64 {
+	from := lengthBucket(int32(min(d/Time(time.Millisecond), 1<<24)))
+	to := lengthBucket(int32(min((d+x)/Time(time.Millisecond), 1<<24)))
+	longer, ended := uint32(0), uint32(0)
+	for b := from; b < lengthBuckets; b++ {
+		longer += g.counts[b]
+		if b <= to {
+			ended += g.counts[b]
+		}
+	}
+	return (float64(ended) + float64(x)/float64(d+x)) / float64(longer+1)
+}
+
 // quiet tells whether a class that is idle has been so for long enough that its
 // capacity is worth lending: what is to be expected of its idle time is worth
 // more than a recall would cost.
@@ -89,7 +104,7 @@ func (c *Core) recallCost(p *class) Time {
 			if p.spec.Objective.First > 0 {
 				late = max(0, again-Time(p.spec.Objective.First)+en.timing.prefillTime(p.usualPrompt))
 			}
-			cost = max(cost, again+lateWeight*late)
+			cost = max(cost, again+again*min(late,1)*3/2)
 		}
 	}
 	return cost

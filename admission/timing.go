@@ -125,6 +125,9 @@ func (c *Core) started(i int32) {
 // learnStart learns from a hold's first token.
 func (c *Core) learnStart(h *hold) {
 	en := &c.engines[h.engine]
+	cl := &c.classes[h.class]
+	cl.firsts[cl.firstAt] = c.now - h.admitted
+	cl.firstAt = (cl.firstAt + 1) % uint8(len(cl.firsts))
 	if work := h.prompt - h.cached; h.alone && work > 0 {
 		since := max(h.admitted, h.scheduled)
 		en.timing.prefill[bits.Len32(uint32(work))].add(c.now-since, work)

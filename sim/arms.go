@@ -97,6 +97,7 @@ func standard(e simengine.Config) *admission.Table {
 	kv := int64(e.NumBlocks-1) * block
 	envelope := admission.Of(slots, kv)
 	return &admission.Table{
+		StallShare: 0.5,
 		Engines: []admission.EngineSpec{{
 			Name: "engine", Slots: slots, KV: kv, Block: block, MaxContext: int64(e.MaxModelLen), Ordered: true, Together: true, Caches: e.PrefixCaching,
 		}},
