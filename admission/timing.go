@@ -164,8 +164,10 @@ func (c *Core) ends(h *hold) Time {
 		return Never
 	}
 	left := Time(max(h.expect-h.out/h.n, 1)) * each
-	if h.first == 0 {
-		left += max(0, en.timing.prefillTime(h.prompt-h.cached)-(c.now-h.admitted))
+	// Whatever is being prefilled holds everything up, itself included.
+	for _, i := range en.starting {
+		s := &c.holds[i]
+		left += max(0, en.timing.prefillTime(s.prompt-s.cached)-(c.now-s.admitted))
 	}
 	return c.now + left
 }
