@@ -30,7 +30,7 @@ func (g *gaps) add(d Time) {
 // taken to be as long again as it has been.
 func (g *gaps) remaining(d Time) Time {
 	now := int64(d / Time(time.Millisecond))
-	sum, n := 3*now, int64(1)
+	sum, n := 4*now, int64(1)
 	for b := lengthBucket(int32(min(now, 1<<24))); b < lengthBuckets; b++ {
 		v := int64(g.counts[b])
 		sum += v * max(0, int64(lengthTop(b))-now)
