@@ -85,6 +85,15 @@ func (c *Core) price(cl *class, en *engine, q *request) (amount Amount, expect, 
 		learned, _ = cl.lengths.expect(q.kept)
 		learned = max(learned-q.kept, 0)
 	}
+	if learned == 0 && q.declared {
+		// Too few answers to know their lengths, but perhaps enough to know how
+		// this class, or else the whole pool, overstates them.
+		n, ok := cl.shares.of(q.out)
+		if !ok {
+			n, _ = c.shares.of(q.out)
+		}
+		learned = max(n-q.kept, 0)
+	}
 	switch {
 	case en.spec.Fatal:
 		expect = limit

@@ -40,6 +40,7 @@ type Core struct {
 	blockIn  uint64 // classes whose head waits within its floor
 	blockOut uint64 // classes whose head waits, beyond its floor, for capacity
 
+	shares     shares // of all classes
 	stallShare float64
 	stallSum   Time // of the stalls of late, see mayStall
 	stallAt    Time // of that sum
@@ -81,6 +82,7 @@ type class struct {
 	loanHead    int32 // its loans by age
 	loanTail    int32
 	lengths     lengths
+	shares      shares
 	pace        pace
 	recall      recall
 	counts      Counts
@@ -533,7 +535,7 @@ func (c *Core) ended(ev *Event) {
 	c.started(i)
 	en := &c.engines[h.engine]
 	if ev.Cause == CauseFinished {
-		c.classes[h.class].lengths.add(h.out / h.n)
+		c.learnLength(h)
 		en.learnPace(h, c.now)
 	}
 	if ev.Cause == CauseUnreachable && en.state == Ready {

@@ -1,6 +1,9 @@
 package admission
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // lengths learns how long a class's answers really are, as a histogram over
 // buckets that grow by a quarter of a power of two, with the past halved as
@@ -84,4 +87,48 @@ func (l *lengths) expect(out int32) (n int32, ok bool) {
 		want -= l.counts[b]
 	}
 	return max(lengthTop(lengthBuckets-1), out), true
+}
+
+// shares learns how much of what requests declare they really produce: a client
+// library's default limit is far above any answer. The largest share of the last
+// few counts, so one long answer is enough to be careful again.
+//
+// Alternatives: the lengths of the class say more, once enough of them are known;
+// until then a pool that is priced by wishes stands idle.
+type shares struct {
+	ring [16]uint8 // percent, rounded up; 0 is none
+	at   uint8
+	n    uint8
+	most uint8
+}
+
+// minShares is how many answers must have ended before they are believed.
+const minShares = 4
+
+func (s *shares) add(out, declared int32) {
+	s.ring[s.at] = uint8(min(max((int64(out)*100+int64(declared)-1)/int64(max(declared, 1)), 1), 100))
+	s.at = (s.at + 1) % uint8(len(s.ring))
+	s.n = min(s.n+1, uint8(len(s.ring)))
+	s.most = slices.Max(s.ring[:])
+}
+
+// of returns what a request that declares n tokens will probably stay within, and
+// whether that is known.
+func (s *shares) of(n int32) (int32, bool) {
+	if s.n < minShares {
+		return 0, false
+	}
+	return int32((int64(n)*int64(s.most) + 99) / 100), true
+}
+
+// learnLength learns from an answer that the engine has finished.
+func (c *Core) learnLength(h *hold) {
+	q := &c.requests[h.req.Slot()]
+	cl := &c.classes[h.class]
+	each := q.kept + h.out/h.n
+	cl.lengths.add(each)
+	if q.declared && q.out > 0 {
+		cl.shares.add(each, q.out)
+		c.shares.add(each, q.out)
+	}
 }

@@ -104,7 +104,7 @@ func (c *Core) recallCost(p *class) Time {
 			if p.spec.Objective.First > 0 {
 				late = max(0, again-Time(p.spec.Objective.First)+en.timing.prefillTime(p.usualPrompt))
 			}
-			cost = max(cost, again+again*min(late,1)*3/2)
+			cost = max(cost, again+again*min(late, 1)*3/2)
 		}
 	}
 	return cost
