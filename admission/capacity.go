@@ -20,6 +20,14 @@ func (cl *class) holdFor(peak Amount) Amount {
 	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom)))
 }
 
+// idleHold is what a class keeps even when it is idle.
+func (s *ClassSpec) idleHold() Amount {
+	if s.Window > 0 {
+		return Amount{}
+	}
+	return s.Floor.min(s.Unlent.max(s.Headroom))
+}
+
 // use moves what a class holds on an engine by delta, and with it every sum that
 // depends on it. It is the only way either moves.
 func (c *Core) use(k Class, en *engine, delta Amount) {

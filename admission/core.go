@@ -19,6 +19,7 @@ type Core struct {
 	drain   bool
 	drained bool
 
+	whole    Amount // of all open engines, ready or not
 	envelope Amount // of the engines that count, and what still runs on the others
 	foreign  Amount // summed over engines
 	used     Amount // summed over classes
@@ -367,8 +368,8 @@ func (c *Core) review(k Class) {
 
 // reckon derives every sum from scratch.
 func (c *Core) reckon() {
-	var whole, least Amount // of all open engines; what is kept even when all is idle
-	c.envelope, c.foreign, c.used, c.promised, c.kept = Amount{}, Amount{}, Amount{}, Amount{}, Amount{}
+	var least Amount // what is kept even when all is idle
+	c.whole, c.envelope, c.foreign, c.used, c.promised, c.kept = Amount{}, Amount{}, Amount{}, Amount{}, Amount{}, Amount{}
 	for e := range c.engines {
 		en := &c.engines[e]
 		// What still runs on an engine that takes no more is in the sums of what
@@ -380,7 +381,7 @@ func (c *Core) reckon() {
 			en.foreign = Amount{}
 		}
 		if !en.spec.Closed {
-			whole = whole.add(Of(en.spec.Slots, en.spec.KV))
+			c.whole = c.whole.add(Of(en.spec.Slots, en.spec.KV))
 		}
 		c.foreign = c.foreign.add(en.foreign)
 	}
@@ -392,11 +393,11 @@ func (c *Core) reckon() {
 		c.used = c.used.add(cl.used)
 		c.promised = c.promised.add(cl.used.max(cl.hold))
 		c.kept = c.kept.add(cl.used.max(cl.spec.Unlent))
-		least = least.add(cl.holdFor(Amount{}))
+		least = least.add(cl.spec.idleHold())
 	}
 	for k := range c.classes {
 		cl := &c.classes[k]
-		cl.most = cl.spec.Ceiling.min(whole.sub(least).add(cl.holdFor(Amount{})))
+		cl.most = cl.spec.Ceiling.min(c.whole.sub(least).add(cl.spec.idleHold()))
 	}
 }
 

@@ -109,7 +109,7 @@ func (c *Core) dueIn(cl *class) {
 // of the others' floors while it is due, of those of the last class first, and
 // never out of what is never lent.
 func (c *Core) setFloors() {
-	over := Amount{}.sub(c.envelope)
+	over := Amount{}.sub(c.whole)
 	for k := range c.classes {
 		cl := &c.classes[k]
 		if cl.floor = cl.spec.Floor; cl.spec.Window > 0 && !cl.owed.due {

@@ -138,13 +138,17 @@ func (c *Core) reopen(k Class) {
 // closed one lends again; Never if time alone changes nothing.
 func (c *Core) looks(cl *class) Time {
 	switch {
-	case cl.open && c.waiting == 0:
+	case cl.open && (c.waiting == 0 || !cl.protected() && cl.spec.Reopen == ReopenIdle):
 		return Never
 	case cl.idleSince != Never:
 		if at := cl.idleSince + cl.idleAfter(); at > c.now {
 			return at
-		} else if c.quiet(cl) {
-			return Never
+		}
+		if c.quiet(cl) {
+			if cl.open || cl.recall.open && cl.spec.Reopen == ReopenSettled {
+				return Never // a settled recall looks by itself
+			}
+			return c.now
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:

@@ -83,6 +83,9 @@ type ClassSpec struct {
 	// service; 0 owes it at every moment.
 	Window    time.Duration
 	Objective Objective
+	// KeepWarm is for how long the KV of a session that has had an answer counts
+	// as used for lending, so that its next turn finds its prefix; 0 is not at all.
+	KeepWarm time.Duration
 	// Depth bounds the queue, TenantDepth one tenant's part of it, MaxWait the
 	// time in it. 0 refuses what can't start at once (Depth), is no bound of its
 	// own (TenantDepth) or no limit (MaxWait).
@@ -224,7 +227,7 @@ func (c *ClassSpec) validate(envelope Amount, bad func(path string, value any, a
 		path  string
 		value int64
 	}{
-		{"window", int64(c.Window)}, {"grace", int64(c.Grace)}, {"pin_after", int64(c.PinAfter)},
+		{"window", int64(c.Window)}, {"grace", int64(c.Grace)}, {"keep_warm", int64(c.KeepWarm)}, {"pin_after", int64(c.PinAfter)},
 		{"objective.ttft", int64(c.Objective.First)}, {"objective.tpot", int64(c.Objective.Token)}, {"objective.e2e", int64(c.Objective.Whole)},
 		{"queue.depth", int64(c.Depth)}, {"queue.per_tenant", int64(c.TenantDepth)}, {"queue.wait", int64(c.MaxWait)},
 		{"idle_after", int64(c.IdleAfter)}, {"max_output", int64(c.MaxOut)},

@@ -126,10 +126,13 @@ type Event struct {
 	Cached int32 // tokens of the prompt that need no prefill
 	Out    int32 // tokens: the declared limit of an Offer, what this attempt has produced otherwise
 	N      int32 // sequences of an Offer
-	ID     ID
-	Hold   Hold
-	Gauge  Gauge
-	Table  *Table // read during Step, never kept
+	// Session is the driver's number for the session of an Offer, whose requests
+	// share a growing prefix; 0 is none.
+	Session uint32
+	ID      ID
+	Hold    Hold
+	Gauge   Gauge
+	Table   *Table // read during Step, never kept
 }
 
 // Op says what an Effect wants done or tells.
