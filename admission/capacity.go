@@ -187,6 +187,8 @@ const (
 	refusedCeiling         // condition 1, the class's ceiling
 	refusedFull            // condition 1, the engine
 	refusedHeld            // condition 2, capacity that others keep
+	refusedPaired          // what has come free was freed for another
+	refusedWhole           // it could not be reclaimed, and would take too long
 	refusedStall           // it would hold up a protected class
 )
 
@@ -225,7 +227,13 @@ func (c *Core) fit(cl *class, q *request) fitting {
 		f.within = after.within(cl.floor)
 		f.loan = !f.within
 		f.refusal, f.resource = c.check(cl, en, f.amount)
-		if f.refusal == refusedNone && (c.stalls(q.class, en, q) || c.crowds(q.class, en, q)) {
+		switch {
+		case f.refusal != refusedNone:
+		case c.pairs != 0 && !c.leavesPairs(en, f.engine, q, f.amount):
+			f.refusal, f.resource = refusedPaired, Slots
+		case f.loan && q.whole && cl.spec.Mode == ReclaimNow && !c.brief(cl, en, q, f.expect):
+			f.refusal = refusedWhole
+		case c.stalls(q.class, en, q) || c.crowds(q.class, en, q):
 			f.refusal = refusedStall
 		}
 		if len(c.engines) == 1 {
@@ -244,6 +252,19 @@ func (c *Core) fit(cl *class, q *request) fitting {
 		}
 	}
 	return best
+}
+
+// leavesPairs tells whether a request leaves free what was freed for others.
+func (c *Core) leavesPairs(en *engine, e Engine, q *request, amount Amount) bool {
+	kept := c.promisedTo(e, q)
+	return kept == (Amount{}) || en.used.add(amount).add(en.foreign).add(kept).within(Of(en.spec.Slots, en.spec.KV))
+}
+
+// brief tells whether a request that could not go on after a reclaim is predicted
+// to end within its class's grace.
+func (c *Core) brief(cl *class, en *engine, q *request, expect int32) bool {
+	each := en.timing.tokenTime(en.used[Slots] + int64(q.n))
+	return each != 0 && en.timing.prefillTime(q.prompt+q.kept-q.cached)+Time(expect)*each <= Time(cl.spec.Grace)
 }
 
 // check evaluates the two conditions for class cl taking amount on engine en.
@@ -379,6 +400,10 @@ func (c *Core) free(i int32) {
 	}
 	if h.pinned {
 		cl.pinned = false
+	}
+	if h.pairs > 0 {
+		p := &c.classes[h.pairs-1].pairing
+		p.going = p.going.sub(h.amount).max(Amount{})
 	}
 	k, amount := h.class, h.amount
 	h.state, h.amount = holdFree, Amount{}

@@ -41,10 +41,13 @@ type Core struct {
 	blockIn  uint64 // classes whose head waits within its floor
 	blockOut uint64 // classes whose head waits, beyond its floor, for capacity
 
-	shares     shares // of all classes
-	stallShare float64
-	stallSum   Time // of the stalls of late, see mayStall
-	stallAt    Time // of that sum
+	pairs         uint64 // classes for whose head something is being freed
+	reclaimRate   int    // of a second
+	reclaimsUntil Time   // when those of late will all have been allowed
+	shares        shares // of all classes
+	stallShare    float64
+	stallSum      Time // of the stalls of late, see mayStall
+	stallAt       Time // of that sum
 
 	victims []victim // of the reclaim in work: scratch
 	fx      []Effect
@@ -86,6 +89,7 @@ type class struct {
 	shares      shares
 	pace        pace
 	recall      recall
+	pairing     pairing
 	counts      Counts
 }
 
@@ -101,6 +105,7 @@ type engine struct {
 	calm     Time  // since when it has not preempted, or slack was last lowered
 	timing   timing
 	starting []int32 // holds without a token yet
+	untrue   int     // reclaims in a row that it did not confirm
 	ledger   peak
 	gauge    gauge
 }
@@ -153,8 +158,11 @@ type hold struct {
 	reserved  int64 // KV tokens at admission
 	pinned    bool
 	whole     bool
-	starting  bool // it has no token yet
-	alone     bool // no other hold of the engine was starting meanwhile
+	reclaimed bool  // its end was asked for
+	pairs     Class // 1 + the class for whose head it is ended
+	piece     int32 // tokens of a prompt that it only warms; 0 is the whole request
+	starting  bool  // it has no token yet
+	alone     bool  // no other hold of the engine was starting meanwhile
 	prompt    int32
 	cached    int32
 	out       int32
@@ -316,7 +324,7 @@ func (c *Core) apply(t *Table) {
 	if len(t.Classes) < len(c.classes) || len(t.Engines) < len(c.engines) {
 		panic("admission: a table never loses a class or an engine, it closes it")
 	}
-	c.rev, c.drain, c.stallShare = t.Rev, t.Drain, t.StallShare
+	c.rev, c.drain, c.stallShare, c.reclaimRate = t.Rev, t.Drain, t.StallShare, t.ReclaimRate
 	c.drained = c.drained && t.Drain
 	for e, spec := range t.Engines {
 		if e == len(c.engines) {
@@ -328,7 +336,7 @@ func (c *Core) apply(t *Table) {
 		if en := &c.engines[e]; en.spec.GaugeAge != spec.GaugeAge {
 			en.ledger.init(Time(min(spec.GaugeAge, maxDuration))+sampleTime, c.now)
 		}
-		c.engines[e].spec = spec
+		c.engines[e].spec, c.engines[e].untrue = spec, 0
 	}
 	for k, spec := range t.Classes {
 		if k == len(c.classes) {
@@ -570,6 +578,9 @@ func (c *Core) ended(ev *Event) {
 		c.emit(Effect{Op: Done, Cause: ev.Cause, Class: q.class, Engine: h.engine, Tenant: q.tenant, ID: c.requestID(slot), Hold: ev.Hold})
 	}
 	if ev.Flags&FlagReleased != 0 {
+		if h.reclaimed {
+			c.trust(h.engine, true)
+		}
 		c.free(i)
 	} else {
 		c.haunt(h)
@@ -586,6 +597,9 @@ func (c *Core) released(id Hold) {
 	}
 	if c.holds[i].state != holdGhost {
 		panic(fmt.Sprintf("admission: hold %x released before its attempt ended", uint64(id)))
+	}
+	if c.holds[i].reclaimed {
+		c.trust(c.holds[i].engine, true)
 	}
 	c.free(i)
 	if c.waiting != 0 {

@@ -71,6 +71,7 @@ func (c *Core) sample(e Engine, en *engine, g *Gauge) {
 			}
 		}
 		last.preemptions = g.Preemptions
+		en.untrue = 0
 	}
 	now := gauge{seen: true, progress: g.Progress, moved: last.moved, preemptions: g.Preemptions}
 	if !last.seen || g.Progress != last.progress || g.Progress < 0 {

@@ -72,7 +72,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			c.unqueue(slot)
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)
-		case f.refusal == refusedEngine || f.refusal == refusedCeiling || f.refusal == refusedStall:
+		case f.refusal == refusedEngine || f.refusal == refusedCeiling || f.refusal >= refusedWhole:
 			// Nothing that another class gives back would help.
 			return admitted
 		case f.within:

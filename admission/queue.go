@@ -57,6 +57,7 @@ func (c *Core) unqueue(slot int32) {
 	}
 	q.longer, q.later = none, none
 	c.accrue(cl)
+	c.unpair(q.class, c.requestID(slot))
 	cl.queue.n--
 	c.part(cl, slot)
 	if cl.queue.n == 0 {

@@ -200,6 +200,9 @@ func (c *Core) expireGhosts() {
 func (c *Core) exorcise(i int32) {
 	h := &c.holds[i]
 	c.classes[h.class].counts.Ghosts++
+	if h.reclaimed {
+		c.trust(h.engine, false)
+	}
 	c.emit(Effect{Op: Stage, Cause: CauseGhost, Class: h.class, Engine: h.engine, Tokens: h.amount[KV], Hold: c.holdID(i)})
 	c.free(i)
 }

@@ -196,12 +196,75 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 			}
 		}
 	}
+	n := 0
+	for i := range c.victims {
+		if c.victims[i].ended {
+			n++
+		}
+	}
+	if !c.mayReclaim(n) {
+		return true, false
+	}
+	if !en.spec.Together {
+		c.pair(k, e, slot, amount)
+	}
 	for i := range c.victims {
 		if v := &c.victims[i]; v.ended {
-			c.end(v.hold, c.requestID(slot))
+			c.end(v.hold, k, c.requestID(slot))
 		}
 	}
 	return true, true
+}
+
+// mayReclaim tells whether n more reclaims are within what a second allows, and
+// if so counts them. More than a second's worth at once go when there were none
+// for a second.
+func (c *Core) mayReclaim(n int) bool {
+	if c.reclaimRate == 0 {
+		return true
+	}
+	const second = Time(1e9)
+	busy := max(c.reclaimsUntil, c.now)
+	next := busy + second*Time(n)/Time(c.reclaimRate)
+	if next > c.now+second && busy > c.now {
+		c.wake(min(next-second, busy))
+		return false
+	}
+	c.reclaimsUntil = next
+	return true
+}
+
+// pairing is capacity that is being freed for one request on an engine that does
+// not take it together with the aborts. What has come free of it is kept from
+// everybody else until the request is admitted or gone.
+type pairing struct {
+	req    ID // 0 is none
+	engine Engine
+	amount Amount // that the request needs
+	going  Amount // that has not come free yet
+}
+
+func (c *Core) pair(k Class, e Engine, slot int32, amount Amount) {
+	c.pairs |= bit(k)
+	c.classes[k].pairing = pairing{req: c.requestID(slot), engine: e, amount: amount}
+}
+
+// unpair forgets what was freed for a request of class k that is admitted or gone.
+func (c *Core) unpair(k Class, id ID) {
+	if p := &c.classes[k].pairing; p.req == id {
+		*p = pairing{}
+		c.pairs &^= bit(k)
+	}
+}
+
+// promisedTo is what has come free on an engine for others than request q.
+func (c *Core) promisedTo(e Engine, q *request) (sum Amount) {
+	for k := range eachClass(c.pairs) {
+		if p := &c.classes[k].pairing; p.engine == e && &c.requests[p.req.Slot()] != q {
+			sum = sum.add(p.amount.sub(p.going).max(Amount{}))
+		}
+	}
+	return sum
 }
 
 // patience is until when a request can wait for a loan to end by itself: half of
@@ -215,22 +278,48 @@ func (c *Core) patience(cl *class, q *request, en *engine) Time {
 	return grace
 }
 
-// end has a loan ended for a request.
-func (c *Core) end(i int32, for_ ID) {
+// end has a loan ended for a request of class k.
+func (c *Core) end(i int32, k Class, id ID) {
 	h := &c.holds[i]
+	v, q := &c.classes[h.class], &c.requests[h.req.Slot()]
 	c.leave(h, holdEnding)
 	c.undo(h)
-	c.classes[h.class].counts.Reclaims++
-	c.requests[h.req.Slot()].reclaims++
-	c.emit(Effect{
-		Op: Reclaim, Class: h.class, Engine: h.engine, Tenant: c.requests[h.req.Slot()].tenant, ID: h.req, Hold: c.holdID(i), For: for_,
-	})
+	h.reclaimed = true
+	if p := &c.classes[k].pairing; p.req == id {
+		h.pairs = k + 1
+		p.going = p.going.add(h.amount)
+	}
+	v.counts.Reclaims++
+	q.reclaims++
+	c.classes[k].counts.WasteTokens += int64(h.prompt-h.cached) + int64(h.out)
+	c.emit(Effect{Op: Reclaim, Class: h.class, Engine: h.engine, Tenant: q.tenant, ID: h.req, Hold: c.holdID(i), For: id})
 }
+
+// trust learns from how a reclaim ended whether an engine ends what it is asked
+// to. One that does not, several times in a row, is left to attrition until it
+// restarts or the table changes: ending loans there costs their work and frees
+// nothing.
+func (c *Core) trust(e Engine, confirmed bool) {
+	en := &c.engines[e]
+	if confirmed {
+		en.untrue = 0
+		return
+	}
+	if en.untrue++; en.untrue == maxUntrue {
+		c.emit(Effect{Op: Stage, Cause: CauseDemoted, Engine: e})
+	}
+}
+
+// maxUntrue is how many reclaims in a row may stay unconfirmed.
+const maxUntrue = 3
 
 // candidates collects the loans on an engine that may be ended now for request
 // q of class k, in the order in which they are to go.
 func (c *Core) candidates(e Engine, k Class, q *request) {
 	c.victims = c.victims[:0]
+	if c.engines[e].untrue >= maxUntrue {
+		return
+	}
 	for j := range c.classes {
 		cl := &c.classes[j]
 		if cl.spec.Mode == Attrition || Class(j) == k {

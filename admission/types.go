@@ -180,6 +180,7 @@ const (
 	CauseQueueFull   // the class's queue is full
 	CauseTenantFull  // the tenant's share of the class's queue is full
 	CauseQueueWait   // waited as long as the class allows
+	CauseForecast    // would wait for longer than the class allows
 	CauseUnavailable // no engine is up
 	CauseDraining    // shutting down, or the class is being removed
 
@@ -198,16 +199,17 @@ const (
 	CauseRecallServed // the request it was opened for was admitted
 	CauseLendingClosed
 	CauseLendingOpened
-	CauseGhost // a hold's end was never confirmed and its time is over
+	CauseGhost   // a hold's end was never confirmed and its time is over
+	CauseDemoted // an engine does not end what it is asked to: nothing is reclaimed from it any more
 
 	NumCauses = iota
 )
 
 var causeNames = [...]string{
 	"none",
-	"context", "too_large", "too_many", "queue_full", "tenant_queue_full", "queue_wait", "unavailable", "draining",
+	"context", "too_large", "too_many", "queue_full", "tenant_queue_full", "queue_wait", "forecast", "unavailable", "draining",
 	"finished", "failed", "client_gone", "timeout", "reclaimed", "unreachable",
-	"recall_opened", "recall_granted", "recall_settled", "recall_served", "lending_closed", "lending_opened", "ghost",
+	"recall_opened", "recall_granted", "recall_settled", "recall_served", "lending_closed", "lending_opened", "ghost", "demoted",
 }
 
 func (c Cause) String() string { return causeNames[c] }
