@@ -17,7 +17,7 @@ func (c *Core) holdNow(cl *class) Amount {
 
 // holdFor is hold_k while lending is open, for a given recent peak of use.
 func (cl *class) holdFor(peak Amount) Amount {
-	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom)))
+	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom).add(Of(0, cl.warm))))
 }
 
 // idleHold is what a class keeps even when it is idle.
@@ -170,6 +170,7 @@ type fitting struct {
 	amount Amount
 	expect int32
 	limit  int32
+	piece  int32 // tokens of the prompt's beginning that are warmed; 0: the request starts
 	loan   bool
 	free   float64 // the share of the engine that it would leave free
 	within bool    // the class would stay within its floor
@@ -208,44 +209,17 @@ func (f *fitting) better(than *fitting) bool {
 	return f.refusal >= than.refusal
 }
 
-// fit evaluates both conditions on every engine that could run the request and
+// fit evaluates the conditions on every engine that could run the request and
 // picks the best.
 func (c *Core) fit(cl *class, q *request) fitting {
 	best := fitting{refusal: refusedEngine}
 	for e := range c.engines {
-		en := &c.engines[e]
-		if !en.counts {
+		f, ok := c.fitOn(cl, &c.engines[e], q)
+		if !ok {
 			continue
-		}
-		if why, _, _ := en.misfit(cl, q); why != CauseNone {
-			continue
-		}
-		var f fitting
-		f.engine = Engine(e)
-		f.amount, f.expect, f.limit = c.price(cl, en, q)
-		after := cl.used.add(f.amount)
-		f.within = after.within(cl.floor)
-		f.loan = !f.within
-		f.refusal, f.resource = c.check(cl, en, f.amount)
-		switch {
-		case f.refusal != refusedNone:
-		case c.pairs != 0 && !c.leavesPairs(en, f.engine, q, f.amount):
-			f.refusal, f.resource = refusedPaired, Slots
-		case f.loan && q.whole && cl.spec.Mode == ReclaimNow && !c.brief(cl, en, q, f.expect):
-			f.refusal = refusedWhole
-		case c.stalls(q.class, en, q) || c.crowds(q.class, en, q):
-			f.refusal = refusedStall
 		}
 		if len(c.engines) == 1 {
-			f.ok = f.refusal == refusedNone
 			return f
-		}
-		if f.ok = f.refusal == refusedNone; f.ok {
-			f.free = 1
-			for r := range NumResources {
-				total := Of(en.spec.Slots, en.spec.KV)[r]
-				f.free = min(f.free, float64(total-en.used[r]-f.amount[r]-en.foreign[r])/float64(total))
-			}
 		}
 		if f.better(&best) {
 			best = f
@@ -254,9 +228,45 @@ func (c *Core) fit(cl *class, q *request) fitting {
 	return best
 }
 
+// fitOn evaluates them on one engine; ok is false if it could not run the
+// request.
+func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
+	if !en.counts {
+		return f, false
+	}
+	if why, _, _ := en.misfit(cl, q); why != CauseNone {
+		return f, false
+	}
+	f.engine = en.id
+	f.amount, f.expect, f.limit = c.price(cl, en, q)
+	after := cl.used.add(f.amount)
+	f.within = after.within(cl.floor)
+	f.loan = !f.within
+	f.refusal, f.resource = c.check(cl, en, f.amount)
+	switch {
+	case f.refusal != refusedNone:
+	case c.pairs != 0 && !c.leavesPairs(en, q, f.amount):
+		f.refusal, f.resource = refusedPaired, Slots
+	case f.loan && q.whole && cl.spec.Mode == ReclaimNow && !c.brief(cl, en, q, f.expect):
+		f.refusal = refusedWhole
+	case c.stalls(q.class, en, q) || c.crowds(q.class, en, q):
+		f.refusal = refusedStall
+	default:
+		f.ok = true
+		if len(c.engines) > 1 {
+			f.free = 1
+			for r := range NumResources {
+				total := Of(en.spec.Slots, en.spec.KV)[r]
+				f.free = min(f.free, float64(total-en.used[r]-f.amount[r]-en.foreign[r])/float64(total))
+			}
+		}
+	}
+	return f, true
+}
+
 // leavesPairs tells whether a request leaves free what was freed for others.
-func (c *Core) leavesPairs(en *engine, e Engine, q *request, amount Amount) bool {
-	kept := c.promisedTo(e, q)
+func (c *Core) leavesPairs(en *engine, q *request, amount Amount) bool {
+	kept := c.promisedTo(en.id, q)
 	return kept == (Amount{}) || en.used.add(amount).add(en.foreign).add(kept).within(Of(en.spec.Slots, en.spec.KV))
 }
 
@@ -264,7 +274,7 @@ func (c *Core) leavesPairs(en *engine, e Engine, q *request, amount Amount) bool
 // to end within its class's grace.
 func (c *Core) brief(cl *class, en *engine, q *request, expect int32) bool {
 	each := en.timing.tokenTime(en.used[Slots] + int64(q.n))
-	return each != 0 && en.timing.prefillTime(q.prompt+q.kept-q.cached)+Time(expect)*each <= Time(cl.spec.Grace)
+	return each != 0 && en.timing.prefillTime(q.work(en))+Time(expect)*each <= Time(cl.spec.Grace)
 }
 
 // check evaluates the two conditions for class cl taking amount on engine en.
@@ -346,10 +356,14 @@ func (c *Core) admit(slot int32, f *fitting) {
 	h := &c.holds[i]
 	*h = hold{
 		gen: h.gen + 1, state: holdLive, class: q.class, engine: f.engine, req: c.requestID(slot),
-		amount: f.amount, reserved: f.amount[KV], prompt: q.prompt + q.kept, cached: q.cached, whole: q.whole, expect: f.expect, limit: f.limit, n: q.n,
+		amount: f.amount, reserved: f.amount[KV], prompt: q.prompt + q.kept, cached: q.prompt + q.kept - q.work(&c.engines[f.engine]), whole: q.whole, expect: f.expect, limit: f.limit, n: q.n,
 		admitted: c.now, prev: none, next: none,
 	}
 	q.state, q.hold = stateRunning, i
+	if f.piece > 0 {
+		h.prompt, h.piece = f.piece, f.piece
+	}
+	c.chill(q.session)
 	if n := cl.spec.PinAfter; n > 0 && int(q.reclaims) >= n && !cl.pinned {
 		h.pinned, cl.pinned = true, true
 	}
@@ -369,6 +383,9 @@ func (c *Core) admit(slot int32, f *fitting) {
 	}
 	if en.spec.Fatal || cl.spec.MaxOut > 0 {
 		e.Limit = int64(f.limit)
+	}
+	if f.piece > 0 {
+		e.Op, e.Tokens, e.Limit = Warm, int64(f.piece), 0
 	}
 	c.emit(e)
 	c.serveRecall(q.class, h.req)

@@ -49,8 +49,10 @@ type Core struct {
 	stallSum      Time // of the stalls of late, see mayStall
 	stallAt       Time // of that sum
 
-	victims []victim // of the reclaim in work: scratch
-	fx      []Effect
+	sessions []session
+	ending   []ending // scratch of forecast
+	victims  []victim // of the reclaim in work: scratch
+	fx       []Effect
 }
 
 // class is one class's state.
@@ -65,36 +67,39 @@ type class struct {
 	// going: of used, what is on its way out, with holds that are ending or over.
 	going Amount
 	// open: lending of this class is open.
-	open        bool
-	pinned      bool  // one of its holds is pinned
-	pressed     Time  // when its demand last did not fit
-	opened      Time  // when its lending last opened
-	thrash      uint8 // doublings of IdleAfter
-	idled       Time  // idle time that has not taken a doubling back yet
-	gaps        gaps  // how long it is idle
-	comes       gaps  // how long from one request to the next
-	came        Time  // its last request
-	owed        guarantee
-	prompts     [8]int32
-	promptAt    uint8
-	firsts      [5]Time // its last times from admission to first token
-	firstAt     uint8
-	usualPrompt int32
-	idleSince   Time // when it last came to have nothing running or waiting; Never while it has
-	peak        peak
-	queue       queue
-	loanHead    int32 // its loans by age
-	loanTail    int32
-	lengths     lengths
-	shares      shares
-	pace        pace
-	recall      recall
-	pairing     pairing
-	counts      Counts
+	open             bool
+	pinned           bool  // one of its holds is pinned
+	pressed          Time  // when its demand last did not fit
+	opened           Time  // when its lending last opened
+	thrash           uint8 // doublings of IdleAfter
+	idled            Time  // idle time that has not taken a doubling back yet
+	gaps             gaps  // how long it is idle
+	comes            gaps  // how long from one request to the next
+	came             Time  // its last request
+	owed             guarantee
+	prompts          [8]int32
+	promptAt         uint8
+	firsts           [5]Time // its last times from admission to first token
+	firstAt          uint8
+	usualPrompt      int32
+	idleSince        Time // when it last came to have nothing running or waiting; Never while it has
+	peak             peak
+	queue            queue
+	loanHead         int32 // its loans by age
+	loanTail         int32
+	lengths          lengths
+	shares           shares
+	pace             pace
+	recall           recall
+	pairing          pairing
+	warm             int64 // KV tokens of sessions that are kept warm
+	coolest, warmest int32 // these sessions, by the time until which they are
+	counts           Counts
 }
 
 // engine is one engine's state.
 type engine struct {
+	id       Engine
 	spec     EngineSpec
 	state    State
 	counts   bool // in the envelope: open and ready
@@ -122,7 +127,9 @@ type request struct {
 	late     bool // it waits and can't be in time any more
 	reclaims uint8
 	prompt   int32
-	cached   int32 // tokens of the prompt, and of what is kept, that need no prefill
+	cached   int32  // tokens of the prompt that need no prefill
+	home     Engine // where they are cached
+	session  uint32
 	kept     int32 // tokens of output from earlier attempts
 	out      int32
 	n        int32
@@ -266,6 +273,7 @@ func (c *Core) tick() {
 	for k := range c.classes {
 		c.expireQueue(Class(k))
 		c.call(Class(k))
+		c.cool(Class(k))
 		c.refresh(Class(k))
 		c.reopen(Class(k))
 	}
@@ -293,6 +301,7 @@ func (c *Core) retime() {
 			c.wake(cl.peak.falls())
 		}
 		c.wake(c.looks(cl))
+		c.wake(c.cools(cl))
 		c.dueIn(cl)
 	}
 	if c.blockIn != 0 {
@@ -328,7 +337,7 @@ func (c *Core) apply(t *Table) {
 	c.drained = c.drained && t.Drain
 	for e, spec := range t.Engines {
 		if e == len(c.engines) {
-			c.engines = append(c.engines, engine{})
+			c.engines = append(c.engines, engine{id: Engine(e)})
 		}
 		if spec.GaugeAge == 0 {
 			spec.GaugeAge = defaultGaugeAge
@@ -341,7 +350,7 @@ func (c *Core) apply(t *Table) {
 	for k, spec := range t.Classes {
 		if k == len(c.classes) {
 			c.classes = append(c.classes, class{
-				open: true, idleSince: c.now, loanHead: none, loanTail: none, queue: newQueue(),
+				open: true, idleSince: c.now, loanHead: none, loanTail: none, coolest: none, warmest: none, queue: newQueue(),
 			})
 			c.classes[k].peak.init(spec.peakWindow(0), c.now)
 		}
@@ -423,14 +432,14 @@ func (c *Core) offer(ev *Event) {
 	c.place++
 	*q = request{
 		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
-		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, cached: ev.Cached, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
+		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, cached: max(ev.Cached, 0), home: ev.Engine, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
 		line: c.line(ev.Class, ev.Tenant), prev: none, next: none, longer: none, later: none,
 	}
 	cl.counts.Offered++
 	refuse := func(why Cause, want, allowed int64) {
 		cl.counts.Rejected[why]++
 		retry := Time(0)
-		if why == CauseQueueFull {
+		if why == CauseQueueFull || why == CauseForecast {
 			retry = cl.pace.hint(c.now, cl.queue.n, ev.ID)
 		} else if why == CauseTenantFull {
 			retry = cl.pace.hint(c.now, c.lines[q.line].n, ev.ID)
@@ -543,9 +552,11 @@ func (c *Core) ended(ev *Event) {
 	h.out = max(h.out, ev.Out)
 	c.started(i)
 	en := &c.engines[h.engine]
-	if ev.Cause == CauseFinished {
+	warmed := h.piece > 0 && ev.Cause == CauseFinished
+	if ev.Cause == CauseFinished && !warmed {
 		c.learnLength(h)
 		en.learnPace(h, c.now)
+		c.keepWarm(h)
 	}
 	if ev.Cause == CauseUnreachable && en.state == Ready {
 		c.setState(h.engine, Down)
@@ -556,10 +567,13 @@ func (c *Core) ended(ev *Event) {
 	c.charge(q, h.prompt, h.out)
 	q.hold = none
 	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered && !c.drain
-	if ev.Flags&FlagKept != 0 {
+	switch {
+	case h.piece == 0 && ev.Flags&FlagKept != 0:
 		q.kept += h.out / h.n
+	case warmed:
+		q.cached, q.home = h.piece, h.engine
 	}
-	if again && ev.Cause != CauseReclaimed {
+	if again && ev.Cause != CauseReclaimed && !warmed {
 		again = ev.Flags&FlagUntouched != 0 && q.tries < maxTries
 		q.tries++
 	}

@@ -40,7 +40,7 @@ func (c *Core) stalls(k Class, en *engine, q *request) bool {
 	if owed && cl.spec.Window == 0 {
 		return false
 	}
-	own := en.timing.prefillTime(q.prompt + q.kept - q.cached)
+	own := en.timing.prefillTime(q.work(en))
 	for j := range k {
 		p := &c.classes[j]
 		if !p.protected() {
@@ -107,7 +107,7 @@ func (c *Core) stalled(p *class, j Class, en *engine) (ahead, bear Time, waits b
 
 // bears is for how long a request of class p can still be held up.
 func (c *Core) bears(p *class, q *request, en *engine) Time {
-	return Time(p.spec.Objective.First) - (c.now - q.arrived) - en.timing.prefillTime(q.prompt+q.kept-q.cached)
+	return Time(p.spec.Objective.First) - (c.now - q.arrived) - en.timing.prefillTime(q.work(en))
 }
 
 // mayComeLate is how probable it may be that a request comes early enough in a

@@ -38,10 +38,19 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 	if cl.spec.Objective.First == 0 {
 		return false
 	}
-	left := Time(cl.spec.Objective.First) - (c.now - q.arrived)
+	age := c.now - q.arrived
 	for e := range c.engines {
 		en := &c.engines[e]
-		if en.counts && left >= max(cl.usualStart(), en.timing.prefillTime(q.prompt+q.kept-q.cached)) {
+		if !en.counts {
+			continue
+		}
+		start := max(cl.usualStart(), en.timing.prefillTime(q.work(en)))
+		whole := Time(0)
+		if limit := Time(cl.spec.Objective.Whole); limit > 0 {
+			_, expect, _ := c.price(cl, en, q)
+			whole = age + start + Time(expect)*en.timing.tokenTime(en.used[Slots]) - limit
+		}
+		if age+start <= Time(cl.spec.Objective.First) && whole <= 0 {
 			return false
 		}
 	}
@@ -78,7 +87,7 @@ func (c *Core) crowds(k Class, en *engine, q *request) bool {
 	if !q.late {
 		return false
 	}
-	step, least := en.timing.prefillTime(q.prompt+q.kept-q.cached), Never
+	step, least := en.timing.prefillTime(q.work(en)), Never
 	for _, i := range en.starting {
 		h := &c.holds[i]
 		step += en.timing.prefillTime(h.prompt - h.cached)

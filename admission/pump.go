@@ -72,6 +72,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			c.unqueue(slot)
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)
+		case f.refusal == refusedStall && c.split(k, slot, borrow):
 		case f.refusal == refusedEngine || f.refusal == refusedCeiling || f.refusal >= refusedWhole:
 			// Nothing that another class gives back would help.
 			return admitted
@@ -120,10 +121,9 @@ func (p *pace) served(now Time, left int) {
 	}
 }
 
-// hint returns in how long a place behind waiting requests should be free, up
-// to a quarter more so that those who are told the same do not return together;
-// 0 is no hint.
-func (p *pace) hint(now Time, waiting int, id ID) Time {
+// forecast is in how long a place behind waiting requests should be free; 0 is
+// not known.
+func (p *pace) forecast(now Time, waiting int) Time {
 	if p.samples < minPace {
 		return 0
 	}
@@ -131,8 +131,14 @@ func (p *pace) hint(now Time, waiting int, id ID) Time {
 	if p.last != 0 {
 		every = max(every, now-p.last)
 	}
-	t := min(min(every, maxHint)*Time(waiting+1), maxHint)
+	return max(min(min(every, maxHint)*Time(waiting+1), maxHint), 1)
+}
+
+// hint is the forecast for one who is refused, up to a quarter more so that those
+// who are told the same do not return together; 0 is no hint.
+func (p *pace) hint(now Time, waiting int, id ID) Time {
+	t := p.forecast(now, waiting)
 	// Fibonacci hashing spreads neighbouring ids over the whole range.
 	spread := Time(bits.RotateLeft64(uint64(id)*0x9E3779B97F4A7C15, 32) % 1024)
-	return max(t+t/4*spread/1024, 1)
+	return t + t/4*spread/1024
 }

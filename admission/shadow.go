@@ -224,6 +224,9 @@ func (s *Shadow) take(e *Effect) {
 			s.core.holds[s.core.find(e.Hold)].alone = false
 		}
 		s.weigh(h)
+	case Warm:
+		// Nothing is sent for a shadow: its piece is done as soon as it begins.
+		s.answers = append(s.answers, Event{Kind: Ended, Hold: e.Hold, Out: 1, Cause: CauseFinished, Flags: FlagReleased})
 	case Reclaim:
 		r := s.request(e.ID)
 		r.reclaimed = true

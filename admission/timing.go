@@ -84,6 +84,14 @@ func (t *timing) tokenTime(n int64) Time {
 	return 0
 }
 
+// work is how many tokens an engine has to prefill for a request.
+func (q *request) work(en *engine) int32 {
+	if q.home == en.id {
+		return q.prompt + q.kept - q.cached
+	}
+	return q.prompt + q.kept
+}
+
 // tokenTime is the time per output token at present, and while that is unknown
 // one that is on the slow side.
 func (en *engine) tokenTime() Time {
