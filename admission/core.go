@@ -41,6 +41,8 @@ type Core struct {
 	blockIn  uint64 // classes whose head waits within its floor
 	blockOut uint64 // classes whose head waits, beyond its floor, for capacity
 
+	guarded       uint64 // classes with an objective that starts of later ones can break
+	settles       uint64 // classes that lend again as ReopenSettled says
 	pairs         uint64 // classes for whose head something is being freed
 	reclaimRate   int    // of a second
 	reclaimsUntil Time   // when those of late will all have been allowed
@@ -333,6 +335,7 @@ func (c *Core) apply(t *Table) {
 	if len(t.Classes) < len(c.classes) || len(t.Engines) < len(c.engines) {
 		panic("admission: a table never loses a class or an engine, it closes it")
 	}
+	c.guarded, c.settles = 0, 0
 	c.rev, c.drain, c.stallShare, c.reclaimRate = t.Rev, t.Drain, t.StallShare, t.ReclaimRate
 	c.drained = c.drained && t.Drain
 	for e, spec := range t.Engines {
@@ -359,6 +362,12 @@ func (c *Core) apply(t *Table) {
 			cl.peak.init(w, c.now)
 		}
 		cl.spec = spec
+		if cl.protected() {
+			c.guarded |= bit(Class(k))
+		}
+		if spec.Reopen == ReopenSettled {
+			c.settles |= bit(Class(k))
+		}
 	}
 	c.reckon()
 	for k := range c.classes {

@@ -41,11 +41,8 @@ func (c *Core) stalls(k Class, en *engine, q *request) bool {
 		return false
 	}
 	own := en.timing.prefillTime(q.work(en))
-	for j := range k {
+	for j := range eachClass(c.guarded & (bit(k) - 1)) {
 		p := &c.classes[j]
-		if !p.protected() {
-			continue
-		}
 		ahead, bear, waits := c.stalled(p, j, en)
 		switch {
 		case !c.active(p):
@@ -131,8 +128,8 @@ func (c *Core) stall(k Class, en *engine, h *hold) {
 	if c.stallShare == 0 {
 		return
 	}
-	for j := range k {
-		if p := &c.classes[j]; p.protected() && c.active(p) {
+	for j := range eachClass(c.guarded & (bit(k) - 1)) {
+		if p := &c.classes[j]; c.active(p) {
 			c.drainStalls()
 			c.stallSum += en.timing.prefillTime(h.prompt - h.cached)
 			return

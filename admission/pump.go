@@ -22,7 +22,7 @@ func (c *Core) pump() {
 		c.serve(k, true)
 	}
 	if c.waiting != 0 {
-		for k := range c.classes {
+		for k := range eachClass(c.guarded | c.settles) {
 			c.wake(c.looks(&c.classes[k]))
 		}
 		c.wake(max(c.stallsOver(), c.now+1))
