@@ -2,48 +2,45 @@ package admission
 
 // A floor is owed at every moment, or per window. A class with a window gives
 // way entirely while others need what it could have, and is made good for it:
-// the core keeps the debt, what the floor would have served the class and it has
-// not been served, in slot-time. A debt of half a window's service is called: the
-// class is due, and its floor is then kept for it like any other's, until the
-// debt has been paid down to a quarter. Slots alone are counted, since a floor
-// of KV serves nobody without one.
+// the core keeps the debt, what the floor would have served the class while it
+// had work and it has not been served, in slot-time.
 //
-//	debt' = min(F, used + waiting) - used,   within 0 and F x window
+//	debt' = min(F, used + waiting) - used,   from -F x window/2 to F x window
 //
-// So a class that always has work is never further behind than half a window,
-// one start and the time that others' work takes to make room, and over the long
-// run gets its floor's worth. What it was served beyond its floor is no credit:
-// it was idle capacity, and nobody lent it against later.
+// plus what a reclaim makes it do again. A debt of three quarters of a window's
+// service is called: the class is due. Its floor is then kept for it, out of those
+// of classes to which theirs is owed at every moment, until the debt is down to
+// half; and it starts whenever nobody protected waits for a first token, or, from
+// seven eighths on, at once. Slots alone are counted, since a floor of KV serves
+// nobody without one.
+//
+// So a class that always has work gets its floor's worth over the long run, and
+// never falls behind it by more than a window's, the time that others' work takes
+// to make room, and one start. What it is served beyond its floor is credit for
+// half a window: enough for a pause that follows a time of plenty.
 //
 // Alternatives: a floor at every moment costs every returning request what the
 // owed work does to it, at the worst moment as often as at the best; a share of
 // tokens instead of slot-time would make a class pay for the engine being slow;
 // paying the debt down to nothing serves it in one long stretch, through which
-// the protected class has its smaller part of the engine.
+// the protected class has its smaller part of the engine; no credit calls the debt
+// in the middle of a burst that came after minutes of lending.
 type guarantee struct {
 	debt Time // slot-ns
 	at   Time // of the debt
 	due  bool
 }
 
-// calledAt and paidAt are the debts, as parts of a window's service, at which a
-// class comes to be due and no longer is.
-const (
-	calledAt = 2
-	paidAt   = 4
-	creditTo = 2
-)
+// called, paid and overdue are debts at which a class comes to be due, no longer
+// is, and can't be put off any more; credit is the smallest.
+func (cl *class) called() Time  { return cl.service() / 4 * 3 }
+func (cl *class) paid() Time    { return cl.service() / 2 }
+func (cl *class) overdue() bool { return cl.owed.due && cl.owed.debt >= cl.service()/8*7 }
+func (cl *class) credit() Time  { return -cl.service() / 2 }
 
 // owing is how fast a class's debt grows, in slots.
 func (cl *class) owing() Time {
 	return Time(min(cl.spec.Floor[Slots], cl.used[Slots]+int64(cl.queue.n)) - cl.used[Slots])
-}
-
-// overdue tells that a due class has found no harmless moment for so long that
-// it can't be put off any more.
-func (cl *class) overdue() bool {
-	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
-	return cl.owed.due && cl.owed.debt >= full/8*7
 }
 
 // accrue brings a class's debt up to the present. It is called before anything
@@ -54,30 +51,33 @@ func (c *Core) accrue(cl *class) {
 		g.at = c.now
 		return
 	}
-	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
-	g.debt = min(max(g.debt+(c.now-g.at)*cl.owing(), -full/creditTo), full)
-	g.at = c.now
+	g.debt, g.at = cl.debtAt(c.now), c.now
 }
 
+// debtAt is a class's debt at now, if nothing has changed since it was last
+// brought up to date.
+func (cl *class) debtAt(now Time) Time {
+	return min(max(cl.owed.debt+(now-cl.owed.at)*cl.owing(), cl.credit()), cl.service())
+}
+
+// service is a window's service, in slot-ns.
+func (cl *class) service() Time { return Time(cl.spec.Window) * Time(cl.spec.Floor[Slots]) }
+
 // call makes a class due when its debt is called, or ends that, and asks for a
-// tick at the next such moment. It reports whether anything changed.
-func (c *Core) call(k Class) bool {
+// tick at the next such moment.
+func (c *Core) call(k Class) {
 	cl := &c.classes[k]
 	if cl.spec.Window == 0 {
-		return false
+		return
 	}
 	c.accrue(cl)
 	g := &cl.owed
-	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
-	due := g.debt >= full/4*3 && full > 0 || g.due && g.debt > full/2
-	if changed := due != g.due; changed {
+	due := cl.service() > 0 && (g.debt >= cl.called() || g.due && g.debt > cl.paid())
+	if due != g.due {
 		g.due = due
 		c.setFloors()
-		c.dueIn(cl)
-		return true
 	}
 	c.dueIn(cl)
-	return false
 }
 
 // undo takes back from a class's service what a reclaim makes it do again.
@@ -87,21 +87,20 @@ func (c *Core) undo(h *hold) {
 		return
 	}
 	c.accrue(cl)
-	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
 	again := min(c.now-h.admitted, c.engines[h.engine].timing.prefillTime(h.prompt+h.out))
-	cl.owed.debt = min(cl.owed.debt+again, full)
+	cl.owed.debt = min(cl.owed.debt+again, cl.service())
+	c.dueIn(cl)
 }
 
 // dueIn asks for a tick when a class's debt is next called or paid.
 func (c *Core) dueIn(cl *class) {
-	full := Time(cl.spec.Window) * Time(cl.spec.Floor[Slots])
 	rate := cl.owing()
 	switch g := &cl.owed; {
-	case full == 0:
+	case cl.service() == 0:
 	case !g.due && rate > 0:
-		c.wake(c.now + (full/4*3-g.debt+rate-1)/rate)
+		c.wake(c.now + (cl.called()-g.debt+rate-1)/rate)
 	case g.due && rate < 0:
-		c.wake(c.now + (g.debt-full/2-rate-1)/-rate)
+		c.wake(c.now + (g.debt-cl.paid()-rate-1)/-rate)
 	}
 }
 

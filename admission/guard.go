@@ -1,5 +1,10 @@
 package admission
 
+import (
+	"fmt"
+	"time"
+)
+
 // The stall guard. A step of an engine can't be interrupted: a long prefill that
 // starts just before a protected request comes holds it up for the whole step.
 // So while a protected class is active, a start of a lower class must fit into
@@ -66,6 +71,25 @@ func (c *Core) stalls(k Class, en *engine, q *request) bool {
 	return false
 }
 
+// whyStalls explains the first refusal that stalls makes.
+func (c *Core) whyStalls(k Class, en *engine, q *request) string {
+	own := en.timing.prefillTime(q.work(en))
+	for j := range eachClass(c.guarded & (bit(k) - 1)) {
+		p := &c.classes[j]
+		ahead, bear, waits := c.stalled(p, j, en)
+		state := "quiet"
+		if c.active(p) {
+			state = "active"
+		}
+		if waits {
+			state = "waiting for a first token"
+		}
+		return fmt.Sprintf("class %s, %s, which can be held up for %v: starts under way %v + own %v", p.spec.Name, state,
+			time.Duration(bear).Round(time.Millisecond), time.Duration(ahead).Round(time.Millisecond), time.Duration(own).Round(time.Millisecond))
+	}
+	return "requests of its own class that can still be in time"
+}
+
 // paces tells whether a class's requests on an engine keep their time per token
 // beside n sequences more.
 func (c *Core) paces(p *class, en *engine, n int64) bool {
@@ -119,8 +143,8 @@ func (c *Core) mayStall(stall Time) bool {
 	if c.stallShare == 0 {
 		return true
 	}
-	c.drainStalls()
-	return c.stallSum == 0 || c.stallSum+stall <= Time(c.stallShare*float64(stallSpan))
+	late := c.stallsOfLate()
+	return late == 0 || late+stall <= Time(c.stallShare*float64(stallSpan))
 }
 
 // stall notes that a start holds an engine up while a protected class is active.
@@ -130,16 +154,15 @@ func (c *Core) stall(k Class, en *engine, h *hold) {
 	}
 	for j := range eachClass(c.guarded & (bit(k) - 1)) {
 		if p := &c.classes[j]; c.active(p) {
-			c.drainStalls()
-			c.stallSum += en.timing.prefillTime(h.prompt - h.cached)
+			c.stallSum, c.stallAt = c.stallsOfLate()+en.timing.prefillTime(h.prompt-h.cached), c.now
 			return
 		}
 	}
 }
 
-func (c *Core) drainStalls() {
-	c.stallSum = max(0, c.stallSum-Time(c.stallShare*float64(c.now-c.stallAt)))
-	c.stallAt = c.now
+// stallsOfLate is the sum of the stalls, of which the allowed share has drained.
+func (c *Core) stallsOfLate() Time {
+	return max(0, c.stallSum-Time(c.stallShare*float64(c.now-c.stallAt)))
 }
 
 // stallsOver is when the stalls of late will have drained, Never if they bind

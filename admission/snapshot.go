@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Counts are a class's counters since New.
@@ -71,7 +72,18 @@ type ClassSnapshot struct {
 	TenantsAll int          `json:"tenants_waiting,omitempty"`
 	Recall     *Recall      `json:"recall,omitempty"`
 	LearnedOut int32        `json:"learned_output_tokens,omitempty"`
-	Counts     Counts       `json:"-"`
+	// Owed is what a windowed guarantee is behind, in ns of a slot; below 0 it is
+	// ahead. Due: the floor is kept for it now.
+	Owed Time `json:"owed_slot_ns,omitempty"`
+	Due  bool `json:"due,omitempty"`
+	// Quiet: it has been idle for so long that its idle time is worth lending.
+	Quiet bool `json:"quiet,omitempty"`
+	// IdleAfter is how long it has to be idle at present, longer after recalls
+	// that came soon.
+	IdleAfter Time   `json:"idle_after_ns"`
+	Warm      int64  `json:"warm_kv_tokens,omitempty"` // of sessions
+	Late      int    `json:"late,omitempty"`           // waiting, and can't be in time
+	Counts    Counts `json:"-"`
 }
 
 // HeadView is the first waiting request of a class and what it waits for.
@@ -112,6 +124,8 @@ type EngineSnapshot struct {
 	Used    AmountView `json:"used"`
 	Foreign AmountView `json:"foreign"`
 	Slack   int64      `json:"slack_kv_tokens,omitempty"`
+	// Demoted: it did not end what it was asked to, and nothing is reclaimed from it.
+	Demoted bool `json:"demoted,omitempty"`
 }
 
 // HoldSnapshot is one hold.
@@ -123,6 +137,9 @@ type HoldSnapshot struct {
 	ID      ID         `json:"id,omitempty"`      // 0 once the request has left it
 	Request string     `json:"request,omitempty"` // the driver's name
 	Loan    bool       `json:"loan,omitempty"`
+	Pinned  bool       `json:"pinned,omitempty"`       // it is not reclaimed
+	Piece   int32      `json:"piece_tokens,omitempty"` // it only warms so much of a prompt
+	For     string     `json:"freed_for,omitempty"`    // the class for whose head it is ended
 	Amount  AmountView `json:"amount"`
 	Prompt  int32      `json:"prompt_tokens"`
 	Out     int32      `json:"output_tokens"`
@@ -141,7 +158,15 @@ func (c *Core) Snapshot() *Snapshot {
 		v := ClassSnapshot{
 			Name: cl.spec.Name, Floor: view(cl.spec.Floor), Unlent: view(cl.spec.Unlent), Ceiling: view(cl.spec.Ceiling),
 			Used: view(cl.used), Hold: view(cl.hold), Lending: cl.open, Queue: cl.queue.n,
-			LearnedOut: cl.lengths.usual, Counts: cl.counts,
+			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), IdleAfter: cl.idleAfter(), Warm: cl.warm,
+		}
+		if cl.spec.Window > 0 {
+			v.Owed, v.Due = cl.debtAt(c.now), cl.owed.due
+		}
+		for i := cl.queue.longest; i != none; i = c.requests[i].later {
+			if c.requests[i].late {
+				v.Late++
+			}
 		}
 		if cl.idleSince != Never {
 			v.IdleSince = cl.idleSince
@@ -167,7 +192,7 @@ func (c *Core) Snapshot() *Snapshot {
 		en := &c.engines[e]
 		s.Engines = append(s.Engines, EngineSnapshot{
 			Name: en.spec.Name, State: en.state.String(), Total: view(Of(en.spec.Slots, en.spec.KV)),
-			Used: view(en.used), Foreign: view(en.foreign), Slack: en.slack,
+			Used: view(en.used), Foreign: view(en.foreign), Slack: en.slack, Demoted: en.untrue >= maxUntrue,
 		})
 	}
 	for i := range c.holds {
@@ -175,7 +200,12 @@ func (c *Core) Snapshot() *Snapshot {
 		if h.state == holdFree {
 			continue
 		}
+		for_ := ""
+		if h.pairs > 0 {
+			for_ = c.classes[h.pairs-1].spec.Name
+		}
 		s.Holds = append(s.Holds, HoldSnapshot{
+			Pinned: h.pinned, Piece: h.piece, For: for_,
 			Hold: c.holdID(int32(i)), State: [...]string{"free", "live", "ending", "ghost"}[h.state], Class: c.classes[h.class].spec.Name,
 			Engine: c.engines[h.engine].spec.Name, ID: h.req, Loan: h.loan, Amount: view(h.amount), Prompt: h.prompt, Out: h.out, Since: h.admitted,
 		})
@@ -207,6 +237,12 @@ func (c *Core) head(k Class, slot int32) *HeadView {
 		if cl.recall.open {
 			v.Waiting += fmt.Sprintf("; recalled, %d loans out", cl.recall.cohort)
 		}
+	case refusedPaired:
+		v.Waiting = "what has come free on engine " + c.engines[f.engine].spec.Name + " was freed for another"
+	case refusedWhole:
+		v.Waiting = fmt.Sprintf("its class's floor: it can't go on after a reclaim, and is not predicted to end within the grace of %v", cl.spec.Grace)
+	case refusedStall:
+		v.Waiting = c.whyStalls(k, &c.engines[f.engine], q)
 	case refusedHeld:
 		if after := cl.used[r] + f.amount[r]; after <= cl.hold[r] {
 			v.Waiting = fmt.Sprintf("%s that are never lent: used or unlent of other classes %d + foreign %d + own %d > %d", r,
@@ -285,6 +321,15 @@ func (s *Snapshot) String() string {
 			}
 			fmt.Fprintf(&b, " of %d\n", v.TenantsAll)
 		}
+		if v.Owed != 0 || v.Due {
+			fmt.Fprintf(&b, "  owed %v of a slot, due %v\n", time.Duration(v.Owed).Round(time.Millisecond), v.Due)
+		}
+		if v.Warm > 0 {
+			fmt.Fprintf(&b, "  kept warm: %d kv tokens\n", v.Warm)
+		}
+		if v.Late > 0 {
+			fmt.Fprintf(&b, "  late: %d\n", v.Late)
+		}
 		if v.Recall != nil {
 			fmt.Fprintf(&b, "  recall for %s: need %v, loans out %d, served %v\n", called(v.Recall.ForRequest, v.Recall.For), v.Recall.Need, v.Recall.Loans, v.Recall.Served)
 		}
@@ -295,6 +340,9 @@ func (s *Snapshot) String() string {
 		if v.Slack > 0 {
 			fmt.Fprintf(&b, " slack %d", v.Slack)
 		}
+		if v.Demoted {
+			b.WriteString(" demoted")
+		}
 		b.WriteByte('\n')
 	}
 	for i := range s.Holds {
@@ -302,6 +350,15 @@ func (s *Snapshot) String() string {
 		fmt.Fprintf(&b, "hold %d: %s %s on %s for %s: %v prompt %d out %d", uint32(v.Hold), v.State, v.Class, v.Engine, called(v.Request, v.ID), v.Amount, v.Prompt, v.Out)
 		if v.Loan {
 			b.WriteString(" loan")
+		}
+		if v.Pinned {
+			b.WriteString(" pinned")
+		}
+		if v.Piece > 0 {
+			fmt.Fprintf(&b, " warms %d", v.Piece)
+		}
+		if v.For != "" {
+			b.WriteString(" freed for " + v.For)
 		}
 		b.WriteByte('\n')
 	}
