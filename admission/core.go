@@ -499,6 +499,12 @@ func (c *Core) offer(ev *Event) {
 		refuse(CauseTenantFull, int64(c.lines[q.line].n), int64(limit))
 		return
 	}
+	if limit := Time(cl.spec.MaxWait); limit > 0 {
+		if wait, ok := c.forecast(cl, q); ok && wait > limit {
+			refuse(CauseForecast, int64(wait/1e6), int64(limit/1e6))
+			return
+		}
+	}
 	c.enqueue(int32(slot))
 	if cl.queue.head == int32(slot) || cl.queue.pass.open {
 		c.pump()

@@ -28,7 +28,11 @@ func (c *Core) forecast(cl *class, q *request) (wait Time, known bool) {
 		if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
 			continue
 		}
-		if at := c.roomAt(cl, en, q); at < soonest {
+		amount, _, _ := c.price(cl, en, q)
+		if c.loans > 0 && cl.used.add(amount).within(cl.floor) {
+			return wait, known // room is made for it
+		}
+		if at := c.roomAt(cl, en, amount); at < soonest {
 			soonest, ok = at, true
 		}
 	}
@@ -40,8 +44,7 @@ func (c *Core) forecast(cl *class, q *request) (wait Time, known bool) {
 
 // roomAt predicts when an engine will have room for a request, if nobody else
 // starts there meanwhile and all ends as predicted; Never if that is not known.
-func (c *Core) roomAt(cl *class, en *engine, q *request) Time {
-	amount, _, _ := c.price(cl, en, q)
+func (c *Core) roomAt(cl *class, en *engine, amount Amount) Time {
 	room := en.limit(cl, cl.used.add(amount), en.used).sub(en.foreign).sub(amount)
 	used := en.used.sub(en.going)
 	if used.within(room) {

@@ -25,12 +25,17 @@ func (g *gaps) add(d Time) {
 	}
 }
 
+// unknownGap is how many times longer than it has been an unknown gap is taken to
+// last.
+const unknownGap = 4
+
 // remaining is how much longer a class that has been idle for d stays so, in the
-// mean over the gaps that were longer, and one more: the unknown one, which is
-// taken to be as long again as it has been.
+// mean over the gaps that were longer, and one more, the unknown one. Gaps between
+// requests that belong together are alike, so one that is longer than all of them
+// is of another kind, and taken to last several times as long as it has.
 func (g *gaps) remaining(d Time) Time {
 	now := int64(d / Time(time.Millisecond))
-	sum, n := 4*now, int64(1)
+	sum, n := unknownGap*now, int64(1)
 	for b := lengthBucket(int32(min(now, 1<<24))); b < lengthBuckets; b++ {
 		v := int64(g.counts[b])
 		sum += v * max(0, int64(lengthTop(b))-now)
@@ -88,8 +93,8 @@ const peakBack = 8
 func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration)) }
 
 // recallCost is what a recall costs class p: the longest prefill that a borrower
-// usually needs has to be computed again; and for as much of it as p can't bear,
-// whoever returns meanwhile is late.
+// usually needs has to be computed again; and where p can't bear to wait for one,
+// whoever returns meanwhile is late, and so are some who come behind.
 func (c *Core) recallCost(p *class) Time {
 	cost := Time(0)
 	for e := range c.engines {
@@ -100,17 +105,14 @@ func (c *Core) recallCost(p *class) Time {
 				continue
 			}
 			again := en.timing.prefillTime(cl.usualPrompt)
-			late := Time(0)
-			if p.spec.Objective.First > 0 {
-				late = max(0, again-Time(p.spec.Objective.First)+en.timing.prefillTime(p.usualPrompt))
+			if limit := Time(p.spec.Objective.First); limit > 0 && again+en.timing.prefillTime(p.usualPrompt) > limit {
+				again = again * 5 / 2
 			}
-			cost = max(cost, again+again*min(late, 1)*3/2)
+			cost = max(cost, again)
 		}
 	}
 	return cost
 }
-
-const lateWeight = 3
 
 // reopen lends a class's floor again.
 //
