@@ -1,0 +1,178 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"headgate/simengine"
+	"headgate/trace"
+)
+
+// What the default policy is held to. Virtual time is exact, so these are plain
+// tests; the seeds are those on which it was tuned, docs/lending.md has others.
+
+
+func compare(t *testing.T, profile string, seeds []uint32, speed float64, arms ...string) map[string]*ArmReport {
+	t.Helper()
+	e := simengine.DefaultConfig()
+	e.Speed = speed
+	rep, err := Execute(&Plan{Traces: Drawn([]string{profile}, seeds), Arms: arms, Engine: e}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]*ArmReport{}
+	for i := range rep.Arms {
+		by[rep.Arms[i].Name] = &rep.Arms[i]
+	}
+	return by
+}
+
+func meanMakespan(a *ArmReport) float64 {
+	sum := 0.0
+	for i := range a.PerSeed {
+		sum += a.PerSeed[i].MakespanS
+	}
+	return sum / float64(len(a.PerSeed))
+}
+
+// The published trace: interactive requests return while batch goes on.
+func TestReturnTrace(t *testing.T) {
+	for _, c := range []struct {
+		speed, onTime float64
+		beats         bool
+	}{{1, 0.99, false}, {1.5, 0.90, true}, {2, 0.85, true}, {2.5, 0.85, true}} {
+		by := compare(t, "metal-long-context-v1", seeds(30), c.speed, ArmNames()...)
+		ours := by["headgate"]
+		offered := ours.Interactive.ReturnOffered
+		on := ours.Interactive.ReturnOnTime
+		best := 0
+		for name, a := range by {
+			if name != "headgate" {
+				best = max(best, a.Interactive.ReturnOnTime)
+			}
+		}
+		t.Logf("speed %g: on time %d of %d, best other %d; batch %d of %d; makespan %.0f s, mean %.1f s, of priority %.0f s, mean %.1f s", c.speed,
+			on, offered, best, ours.Batch.Completed, ours.Batch.Offered, ours.MakespanS, meanMakespan(ours), by["priority"].MakespanS, meanMakespan(by["priority"]))
+		if float64(on) < c.onTime*float64(offered) {
+			t.Errorf("speed %g: on time %d of %d, want %.0f %%", c.speed, on, offered, 100*c.onTime)
+		}
+		if ours.Batch.Completed != ours.Batch.Offered {
+			t.Errorf("speed %g: %d of %d batch requests completed", c.speed, ours.Batch.Completed, ours.Batch.Offered)
+		}
+		if !c.beats {
+			continue
+		}
+		if float64(on) < 1.05*float64(best) {
+			t.Errorf("speed %g: on time %d, want 1.05 times the best other arm's %d", c.speed, on, best)
+		}
+		if limit := by["priority"].MakespanS * 1.15; ours.MakespanS > limit {
+			t.Errorf("speed %g: makespan %.1f s, want at most %.1f s", c.speed, ours.MakespanS, limit)
+		}
+		if limit := meanMakespan(by["priority"]) * 1.15; meanMakespan(ours) > limit {
+			t.Errorf("speed %g: mean makespan %.1f s, want at most %.1f s", c.speed, meanMakespan(ours), limit)
+		}
+	}
+}
+
+// Neither class ever pauses: batch must not be starved, and interactive must not
+// pay for that.
+func TestSteadyTrace(t *testing.T) {
+	for _, speed := range []float64{1, 1.5, 2} {
+		by := compare(t, "metal-steady-v1", seeds(6), speed, "static-queued", "headgate")
+		ours, static := by["headgate"], by["static-queued"]
+		t.Logf("speed %g: batch tokens %.3f of static-queued; on time %d and %d of %d", speed,
+			float64(ours.Batch.TokensInWindow)/float64(static.Batch.TokensInWindow), ours.Interactive.OnTime, static.Interactive.OnTime, ours.Interactive.Offered)
+		if float64(ours.Batch.TokensInWindow) < 0.9*float64(static.Batch.TokensInWindow) {
+			t.Errorf("speed %g: %d batch tokens in the window, static-queued has %d", speed, ours.Batch.TokensInWindow, static.Batch.TokensInWindow)
+		}
+		if ours.Interactive.OnTime < static.Interactive.OnTime {
+			t.Errorf("speed %g: %d on time, static-queued has %d", speed, ours.Interactive.OnTime, static.Interactive.OnTime)
+		}
+	}
+}
+
+// Clients that declare four times what they get are served like those that
+// declare the truth.
+func TestDeclaredTrace(t *testing.T) {
+	for _, speed := range []float64{1, 1.5, 2, 2.5} {
+		on := func(profile string) float64 {
+			a := compare(t, profile, seeds(30), speed, "headgate")["headgate"]
+			return 100 * float64(a.Interactive.ReturnOnTime) / float64(a.Interactive.ReturnOffered)
+		}
+		declared, truth := on("metal-declared-v1"), on("metal-long-context-v1")
+		t.Logf("speed %g: %.1f %% on time, with true declarations %.1f %%", speed, declared, truth)
+		if declared < truth-2 || declared > truth+2 {
+			t.Errorf("speed %g: %.1f %% on time, with true declarations %.1f %%: want them within 2 points", speed, declared, truth)
+		}
+	}
+}
+
+// The four arms of the published experiment come out in its order.
+func TestPublishedOrder(t *testing.T) {
+	for _, speed := range []float64{1.5, 2} {
+		by := compare(t, "metal-long-context-v1", seeds(30), speed, "fcfs", "priority", "static", "lending")
+		order := func(of func(a *ArmReport) int, want ...string) {
+			if !slices.IsSortedFunc(want, func(a, b string) int { return cmp.Compare(of(by[a]), of(by[b])) }) {
+				t.Errorf("speed %g: want %v in this order", speed, want)
+			}
+		}
+		// Over both published runs: fcfs 6, lending 74, priority 92, static 100 on
+		// time; static 42, lending 57, the others all of batch.
+		order(func(a *ArmReport) int { return a.Interactive.ReturnOnTime }, "fcfs", "priority", "static")
+		order(func(a *ArmReport) int { return a.Interactive.ReturnOnTime }, "fcfs", "lending", "static")
+		order(func(a *ArmReport) int { return a.Batch.Completed }, "static", "lending", "priority")
+		order(func(a *ArmReport) int { return a.Batch.Completed }, "static", "lending", "fcfs")
+	}
+}
+
+// Protection that nobody needs costs nothing: with interactive idle, and with one
+// interactive request always in flight, batch gets what an unprotected engine
+// would leave it.
+func TestNeverOverGates(t *testing.T) {
+	const window = 400 * time.Second
+	batchTokens := func(arm string, speed float64, entries []trace.Entry) (tokens int) {
+		e := simengine.DefaultConfig()
+		e.Speed = speed
+		a, err := NewArm(arm, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := Simulate(&trace.Trace{Entries: entries}, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range run.Records {
+			if r := &run.Records[i]; r.Class == trace.Batch && r.Outcome == Completed && r.Done <= window {
+				tokens += r.PromptTokens + r.Tokens
+			}
+		}
+		return tokens
+	}
+	for _, speed := range []float64{1, 1.5, 2, 2.5} {
+		for _, size := range []struct{ prompt, output int }{{1607, 64}, {207, 32}} {
+			var batch []trace.Entry
+			for i := range 1000 {
+				batch = append(batch, trace.Entry{ID: fmt.Sprint("b", i), Class: trace.Batch, PromptTokens: size.prompt, MaxTokens: size.output, Output: size.output})
+			}
+			busy := slices.Clone(batch)
+			// Answers of 400 tokens, each from about the end of the one before it.
+			for at := time.Duration(0); at < window; at += time.Duration(400 * 0.11 * speed * float64(time.Second)) {
+				busy = append(busy, trace.Entry{ID: fmt.Sprint("i", at), Class: trace.Interactive, Arrival: at, PromptTokens: 118, MaxTokens: 400, Output: 400})
+			}
+			for _, c := range []struct {
+				what    string
+				entries []trace.Entry
+				least   float64
+			}{{"interactive idle", batch, 0.97}, {"one always in flight", busy, 0.90}} {
+				free, ours := batchTokens("priority", speed, c.entries), batchTokens("headgate", speed, c.entries)
+				t.Logf("speed %g, batch of %d + %d, %s: %.3f of the unprotected engine", speed, size.prompt, size.output, c.what, float64(ours)/float64(free))
+				if float64(ours) < c.least*float64(free) {
+					t.Errorf("speed %g, batch of %d + %d, %s: %d batch tokens, unprotected %d, want %.2f of it", speed, size.prompt, size.output, c.what, ours, free, c.least)
+				}
+			}
+		}
+	}
+}
