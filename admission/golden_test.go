@@ -15,14 +15,19 @@ import (
 // each command, the effects it asked for; `state` prints all of it. Rewrite
 // them with `go test ./admission -rewrite`.
 //
-//	table [drain]         a table, one class or engine a line (see parseTable); the first builds the core
-//	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N]
+//	table [drain] [reclaims=N] [stalls=SHARE]
+//	                      a table, one class or engine a line (see parseTable); the first builds the core
+//	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N] [session=N] [cached=T [home=ENGINE]] [whole]
 //	cancel id=N
+//	scheduled id=N [cached=T]
 //	progress id=N out=T [prompt=T]
-//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched]
+//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched] [kept]
 //	release id=N          of the last hold that request N had
-//	observe ENGINE running=N kv=T [progress=N] [preemptions=N] [state=down] [asked=DURATION before now]
+//	observe ENGINE running=N kv=T [progress=N] [preemptions=N] [state=down]
 //	repeat n=N out=T      N requests of the first class that end after T tokens each
+//	teach CLASS prompt=T out=T first=DURATION [each=DURATION] [n=N] [id=N] [session=N]
+//	                      N requests one after the other, with nothing beside them: the first token after
+//	                      so long, then one each so long; from them the core learns how fast the engine is
 //	tick                  only the time
 //	state                 prints everything
 //	counts CLASS          prints the counters that are not zero
@@ -42,15 +47,6 @@ type script struct {
 }
 
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
-	if d.HasArg("at") {
-		var at string
-		d.ScanArgs(t, "at", &at)
-		v, err := time.ParseDuration(at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.now = Time(v)
-	}
 	num := func(key string, def int64) int64 {
 		if d.HasArg(key) {
 			var v int64
@@ -58,6 +54,27 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			return v
 		}
 		return def
+	}
+	dur := func(key string) time.Duration {
+		if !d.HasArg(key) {
+			return 0
+		}
+		var text string
+		d.ScanArgs(t, key, &text)
+		v, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("%s: %v", d.Pos, err)
+		}
+		return v
+	}
+	engine := func(name string) Engine {
+		for e := range s.core.engines {
+			if s.core.engines[e].spec.Name == name {
+				return Engine(e)
+			}
+		}
+		t.Fatalf("%s: no engine %s", d.Pos, name)
+		return 0
 	}
 	class := func() Class {
 		for k := range s.core.classes {
@@ -68,11 +85,13 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		t.Fatalf("%s: no class %s", d.Pos, d.CmdArgs[0].Key)
 		return 0
 	}
+	if d.HasArg("at") {
+		s.now = Time(dur("at"))
+	}
 	id := MakeID(0, uint32(num("id", 0)))
 	switch d.Cmd {
 	case "table":
 		tab := parseTable(t, d)
-		tab.Drain = d.HasArg("drain")
 		var wrong []string
 		tab.Validate(func(path string, value any, allowed string) {
 			wrong = append(wrong, fmt.Sprintf("%s is %v, must be %s\n", path, value, allowed))
@@ -87,15 +106,28 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		tab.Rev = s.core.rev + 1
 		return s.step(&Event{Kind: Apply, Table: tab})
 	case "offer":
-		out := int32(num("out", Undeclared))
-		return s.step(&Event{Kind: Offer, Class: class(), ID: id, Prompt: int32(num("prompt", 100)), Out: out, N: int32(num("n", 1)), Tenant: Tenant(num("tenant", 0))})
+		ev := &Event{
+			Kind: Offer, Class: class(), ID: id, Prompt: int32(num("prompt", 100)), Out: int32(num("out", Undeclared)), N: int32(num("n", 1)),
+			Tenant: Tenant(num("tenant", 0)), Session: uint32(num("session", 0)), Cached: int32(num("cached", 0)),
+		}
+		if d.HasArg("home") {
+			var name string
+			d.ScanArgs(t, "home", &name)
+			ev.Engine = engine(name)
+		}
+		if d.HasArg("whole") {
+			ev.Flags = FlagWhole
+		}
+		return s.step(ev)
 	case "cancel":
 		return s.step(&Event{Kind: Cancel, ID: id})
+	case "scheduled":
+		return s.step(&Event{Kind: Scheduled, Hold: s.holds[id], Cached: int32(num("cached", 0))})
 	case "progress":
 		return s.step(&Event{Kind: Progress, Hold: s.holds[id], Out: int32(num("out", 0)), Prompt: int32(num("prompt", 0))})
 	case "end":
 		ev := &Event{Kind: Ended, Hold: s.holds[id], Out: int32(num("out", 0)), Cause: CauseFinished}
-		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched} {
+		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept} {
 			if d.HasArg(flag) {
 				ev.Flags |= v
 			}
@@ -113,14 +145,9 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "release":
 		return s.step(&Event{Kind: Released, Hold: s.holds[id]})
 	case "observe":
-		ev := &Event{Kind: Observe, Gauge: Gauge{
+		ev := &Event{Kind: Observe, Engine: engine(d.CmdArgs[0].Key), Gauge: Gauge{
 			Running: int32(num("running", -1)), KV: num("kv", -1), Progress: num("progress", -1), Preemptions: num("preemptions", -1), Asked: s.now,
 		}}
-		for e := range s.core.engines {
-			if s.core.engines[e].spec.Name == d.CmdArgs[0].Key {
-				ev.Engine = Engine(e)
-			}
-		}
 		if d.HasArg("state") {
 			var name string
 			d.ScanArgs(t, "state", &name)
@@ -132,6 +159,14 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			for _, e := range s.core.Step(s.now, &Event{Kind: Offer, ID: 63, Prompt: 100, Out: 200}, nil) {
 				s.core.Step(s.now, &Event{Kind: Ended, Hold: e.Hold, Out: int32(num("out", 0)), Cause: CauseFinished, Flags: FlagReleased}, nil)
 			}
+		}
+		return ""
+	case "teach":
+		for range num("n", 1) {
+			s.teach(t, &Event{
+				Kind: Offer, Class: class(), ID: MakeID(0, uint32(num("id", 63))), Prompt: int32(num("prompt", 100)), Out: int32(num("out", 1)), N: 1,
+				Session: uint32(num("session", 0)),
+			}, Time(dur("first")), Time(dur("each")))
 		}
 		return ""
 	case "tick":
@@ -149,10 +184,22 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
+// teach runs one request from its offer to its end.
+func (s *script) teach(t *testing.T, ev *Event, first, each Time) {
+	fx := s.core.Step(s.now, ev, nil)
+	if len(fx) != 1 || fx[0].Op != Admit {
+		t.Fatalf("at %v: a request to learn from starts at once, and nothing else does: %+v", time.Duration(s.now), fx)
+	}
+	s.now += first
+	s.core.Step(s.now, &Event{Kind: Progress, Hold: fx[0].Hold, Out: 1}, nil)
+	s.now += each * Time(ev.Out-1)
+	s.core.Step(s.now, &Event{Kind: Ended, Hold: fx[0].Hold, Out: ev.Out, Cause: CauseFinished, Flags: FlagReleased}, nil)
+}
+
 func (s *script) step(ev *Event) string {
 	var b strings.Builder
 	for _, e := range s.core.Step(s.now, ev, nil) {
-		if e.Op == Admit {
+		if e.Op == Admit || e.Op == Warm {
 			s.holds[e.ID] = e.Hold
 		}
 		b.WriteString(s.describe(&e) + "\n")
@@ -178,6 +225,12 @@ func (s *script) describe(e *Effect) string {
 			text += ", a loan"
 		}
 		return text
+	case Warm:
+		text := fmt.Sprintf("%d to be warmed on %s, %d tokens", e.ID, engine, e.Tokens)
+		if e.Loan {
+			text += ", a loan"
+		}
+		return text
 	case Reclaim:
 		return fmt.Sprintf("%d to be ended on %s, for %d", e.ID, engine, e.For)
 	case Reject:
@@ -192,6 +245,9 @@ func (s *script) describe(e *Effect) string {
 	case Done:
 		return fmt.Sprintf("%d done: %v", e.ID, e.Cause)
 	case Stage:
+		if e.Cause == CauseDemoted {
+			return fmt.Sprintf("%s: %v", engine, e.Cause)
+		}
 		text := fmt.Sprintf("%s: %v", class, e.Cause)
 		if e.For != 0 {
 			text += fmt.Sprintf(" for %d", e.For)
@@ -205,13 +261,28 @@ func (s *script) describe(e *Effect) string {
 
 // parseTable reads lines such as
 //
-//	engine e slots=4 kv=5104 block=16 context=4096 boundary=0 [ordered] [fatal]
+//	engine e slots=4 kv=5104 block=16 context=4096 boundary=0 [ordered] [fatal] [together] [caches]
 //
 // An amount without a slash is of slots, with the same share of the KV.
 //
 //	class interactive floor=3/0 unlent=1/0 ceiling=4/5104 headroom=0/0 idle=2s depth=10 tenant=5 wait=30s life=5s out=64 maxout=0 [closed]
+//		[reclaim] grace=1s pin=2 [settled] window=60s ttft=2s tpot=50ms e2e=30s warm=1m
+//
+// A class that has a life of loans ends them by deadline.
 func parseTable(t *testing.T, d *datadriven.TestData) *Table {
-	tab := &Table{}
+	tab := &Table{Drain: d.HasArg("drain")}
+	if d.HasArg("reclaims") {
+		d.ScanArgs(t, "reclaims", &tab.ReclaimRate)
+	}
+	if d.HasArg("stalls") {
+		var share string
+		d.ScanArgs(t, "stalls", &share)
+		v, err := strconv.ParseFloat(share, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", d.Pos, err)
+		}
+		tab.StallShare = v
+	}
 	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
 		f := strings.Fields(line)
 		has := map[string]string{}
@@ -253,23 +324,33 @@ func parseTable(t *testing.T, d *datadriven.TestData) *Table {
 			tokens, _ := strconv.ParseInt(b, 10, 64)
 			return Of(slots, tokens)
 		}
-		_, closed := has["closed"]
+		flag := func(key string) bool {
+			_, ok := has[key]
+			return ok
+		}
 		if f[0] == "engine" {
-			_, ordered := has["ordered"]
-			_, fatal := has["fatal"]
 			tab.Engines = append(tab.Engines, EngineSpec{
 				Name: f[1], Slots: num("slots", 4), KV: num("kv", 5104), Block: num("block", 16), MaxContext: num("context", 4096),
-				Boundary: num("boundary", 0), Ordered: ordered, Fatal: fatal, GaugeAge: dur("age"), Closed: closed,
+				Boundary: num("boundary", 0), Ordered: flag("ordered"), Fatal: flag("fatal"), Together: flag("together"), Caches: flag("caches"),
+				GaugeAge: dur("age"), Closed: flag("closed"),
 			})
 			continue
 		}
 		c := ClassSpec{
 			Name: f[1], Floor: amount("floor", Amount{}), Unlent: amount("unlent", Amount{}), Headroom: amount("headroom", Amount{}),
 			Ceiling: amount("ceiling", tab.Envelope()), IdleAfter: dur("idle"), Depth: int(num("depth", 10)), TenantDepth: int(num("tenant", 0)),
-			MaxWait: dur("wait"), LoanLife: dur("life"), DefaultOut: int32(num("out", 64)), MaxOut: int32(num("maxout", 0)), Closed: closed,
+			MaxWait: dur("wait"), LoanLife: dur("life"), DefaultOut: int32(num("out", 64)), MaxOut: int32(num("maxout", 0)), Closed: flag("closed"),
+			Grace: dur("grace"), PinAfter: int(num("pin", 0)), Window: dur("window"), KeepWarm: dur("warm"),
+			Objective: Objective{First: dur("ttft"), Token: dur("tpot"), Whole: dur("e2e")},
 		}
-		if c.LoanLife > 0 {
+		switch {
+		case c.LoanLife > 0:
 			c.Mode = Deadline
+		case flag("reclaim"):
+			c.Mode = ReclaimNow
+		}
+		if flag("settled") {
+			c.Reopen = ReopenSettled
 		}
 		tab.Classes = append(tab.Classes, c)
 	}

@@ -54,7 +54,6 @@ func (s *shadowScript) run(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "table":
 		tab := parseTable(t, d)
-		tab.Drain = d.HasArg("drain")
 		if s.shadow == nil {
 			s.shadow = NewShadow(tab, 64)
 			return "ok"
