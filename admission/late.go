@@ -47,7 +47,11 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 		start := max(cl.usualStart(), en.timing.prefillTime(q.work(en)))
 		whole := Time(0)
 		if limit := Time(cl.spec.Objective.Whole); limit > 0 {
+			// What is paid for it is what few exceed; most are shorter.
 			_, expect, _ := c.price(cl, en, q)
+			if m := cl.lengths.middle; m > 0 {
+				expect = min(expect, m)
+			}
 			whole = age + start + Time(expect)*en.timing.tokenTime(en.used[Slots]) - limit
 		}
 		if age+start <= Time(cl.spec.Objective.First) && whole <= 0 {

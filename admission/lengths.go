@@ -16,6 +16,7 @@ import (
 type lengths struct {
 	counts [lengthBuckets]uint32
 	total  uint32
+	middle int32 // the median, as of the same answer, 0 while unknown
 	usual  int32 // expect(0) as of the last multiple of lengthEvery, 0 while unknown
 }
 
@@ -61,13 +62,17 @@ func (l *lengths) add(n int32) {
 	}
 	if l.total%lengthEvery == 0 {
 		l.usual, _ = l.expect(0)
+		l.middle, _ = l.quantile(0, 50)
 	}
 }
 
 // expect returns the length that lengthQuantile percent of the answers stay
 // within, of those that reach more than out tokens; ok is false while too few
 // are known.
-func (l *lengths) expect(out int32) (n int32, ok bool) {
+func (l *lengths) expect(out int32) (n int32, ok bool) { return l.quantile(out, lengthQuantile) }
+
+// quantile returns the length that percent of those stay within.
+func (l *lengths) quantile(out int32, percent uint32) (n int32, ok bool) {
 	first := 0
 	if out > 0 {
 		first = lengthBucket(out)
@@ -79,7 +84,7 @@ func (l *lengths) expect(out int32) (n int32, ok bool) {
 	if above < minLengths {
 		return 0, false
 	}
-	want := (above*lengthQuantile + 99) / 100
+	want := (above*percent + 99) / 100
 	for b := first; b < lengthBuckets; b++ {
 		if want <= l.counts[b] {
 			return max(lengthTop(b), out), true
