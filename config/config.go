@@ -82,14 +82,19 @@ type Pool struct {
 	Engines []Engine `yaml:"engines"`
 	// Boundary is how many requests may be sent to an engine beyond its slots, to wait there: 0 lets none wait inside, where nobody can reorder them. 1 or 2 hides the round trip between the end of one request and the start of the next; only protected demand uses it unless the engine orders by priority.
 	Boundary int `yaml:"boundary"`
-	// Reopen says when a class that was recalled lends again: idle, once it has been idle for its idle_after.
-	Reopen string `yaml:"reopen"`
-	// Classes share the pool, 1 to 64. Their order is their rank: idle capacity that two want goes to the earlier.
-	Classes []Class `yaml:"classes"`
+	Policy   `yaml:",inline"`
 }
 
-// SetDefaults reopens by idleness.
-func (p *Pool) SetDefaults() { p.Reopen = "idle" }
+// Policy is how classes share a pool. The simulator reads it from a file of its
+// own too.
+type Policy struct {
+	// StallShare is the largest part of the time, such as 50%, for which prefills of later classes may hold up a class with an objective while that class is active. 0% is no bound. Lower it if the objective's tail suffers, raise it if batch starts too seldom.
+	StallShare Share `yaml:"stall_share"`
+	// ReclaimsPerSecond bounds how many loans are ended by force in a second. 0 is no bound. Each costs the engine what has to be computed again.
+	ReclaimsPerSecond int `yaml:"reclaims_per_second"`
+	// Classes share the pool, 1 to 64. Their order is their rank: idle capacity that two want goes to the earlier, and an objective is kept against the later ones.
+	Classes []Class `yaml:"classes"`
+}
 
 // Engine is one inference server.
 type Engine struct {
@@ -109,8 +114,10 @@ type Engine struct {
 	BlockSize int64 `yaml:"block_size,omitempty"`
 	// MaxContext is the longest sequence in tokens, prompt and output; absent: what the engine says, or all its KV tokens.
 	MaxContext int64 `yaml:"max_context,omitempty"`
-	// Priority tells whether the engine runs waiting requests in order of their priority (vLLM's --scheduling-policy priority); absent: what the engine says, or false.
+	// Priority tells whether the engine runs waiting requests in order of their priority (vLLM's --scheduling-policy priority); absent: what the engine says, or false. On such a vLLM a request is sent together with the abort of the loan that makes room for it, on all others once the abort is confirmed.
 	Priority *bool `yaml:"priority,omitempty"`
+	// PrefixCaching tells whether the engine finds prompts that begin alike in its cache (vLLM's --enable-prefix-caching); absent: what the engine says, or false. Shown at /debug/engines; live prompts are not split by it.
+	PrefixCaching *bool `yaml:"prefix_caching,omitempty"`
 	// ObserveEvery is how often the engine's load is read, 20ms to 1m. Shorter finds foreign load and confirms releases sooner, and costs the engine a scrape each time.
 	ObserveEvery time.Duration `yaml:"observe_every"`
 }
@@ -129,9 +136,13 @@ const (
 type Class struct {
 	// Name of the class, by which keys and the Headgate-Class header call it.
 	Name string `yaml:"name"`
-	// Floor is the capacity protected for the class: it gets that much back whenever it has the demand, however much others have borrowed. Floors of a pool sum to at most its envelope. Without kv_tokens the class gets the same share of the KV as of the slots; without slots, none.
+	// Floor is the capacity protected for the class: it gets that much back whenever it has the demand, however much others have borrowed. Instant floors of a pool sum to at most its envelope, and so do windowed ones. Without kv_tokens the class gets the same share of the KV as of the slots; without slots, none.
 	Floor Amount `yaml:"floor,omitempty"`
-	// Unlent is the part of the floor that is never lent, so that a first request starts without any recall. Each unlent slot is idle when the class is. Without kv_tokens it gets the same share of the floor's KV as of its slots.
+	// Guarantee says how the floor is owed: instant, at every moment, or window, as so many slots' worth of service in every window, at the moments that harm others least. A window lets batch give way entirely for seconds and makes it good.
+	Guarantee string `yaml:"guarantee"`
+	// Window is over how long the floor is made good, for guarantee: window and required there, 1s to 1h.
+	Window time.Duration `yaml:"window,omitempty"`
+	// Unlent is the part of the floor that is never lent, so that a first request starts without any recall. Each unlent slot is idle when the class is. Not with guarantee: window, which keeps nothing at any one moment. Without kv_tokens it gets the same share of the floor's KV as of its slots.
 	Unlent Amount `yaml:"unlent,omitempty"`
 	// Ceiling is the most the class may use, with what it borrows; absent: the whole envelope. Lower it for a class whose requests must not fill every engine.
 	Ceiling Amount `yaml:"ceiling,omitempty"`
@@ -139,10 +150,20 @@ type Class struct {
 	Headroom Amount `yaml:"headroom,omitempty"`
 	// IdleAfter is how far back a peak of use counts against lending, and how long the class must be idle to lend again after a recall. Raise it for bursty traffic, lower it to lend sooner.
 	IdleAfter time.Duration `yaml:"idle_after"`
-	// Reclaim says how the class gives back what it borrowed: attrition waits for its requests to finish, deadline ends them when the life of the loan is over.
+	// Reopen says when a class that was recalled lends again: idle, once it has been idle for its idle_after; settled, once what it lent before is back too and the idle time to be expected is worth more than a recall.
+	Reopen string `yaml:"reopen"`
+	// Reclaim says how the class gives back what it borrowed: attrition waits for its requests to finish, deadline ends them when the life of the loan is over, reclaim ends just enough of them at once. An ended request of which nothing was delivered runs again from its beginning, in its old place; so with reclaim a streamed request borrows only as grace allows, and is not ended once it has a token.
 	Reclaim string `yaml:"reclaim"`
 	// Deadline is the life of a loan, for reclaim: deadline and required there; what runs longer may be ended once it is wanted back.
 	Deadline time.Duration `yaml:"deadline,omitempty"`
+	// Grace is for how long a request of the class, from its arrival, leaves it to loans to end by themselves if they are predicted to, before it has some ended. With reclaim: reclaim it is also within what time a streamed request has to be predicted to end, or it doesn't borrow.
+	Grace time.Duration `yaml:"grace"`
+	// PinAfter is how many times a request is ended by reclaim: reclaim before it runs to its end in any case, one of the class at a time. 0 is without end. Lower it if batch makes no progress.
+	PinAfter int `yaml:"pin_after"`
+	// Objective is what "on time" means for the class.
+	Objective Objective `yaml:"objective,omitempty"`
+	// KeepWarm is for how long the KV of a session that has had an answer counts as used when the class lends, so that its next turn finds it. 0 is not at all. Live requests belong to no session yet.
+	KeepWarm time.Duration `yaml:"keep_warm"`
 	Queue    Queue         `yaml:"queue"`
 	// Priority is sent to engines that order by priority; lower runs earlier.
 	Priority int32 `yaml:"priority"`
@@ -155,13 +176,40 @@ type Class struct {
 // SetDefaults suits an interactive class.
 func (c *Class) SetDefaults() {
 	c.IdleAfter, c.Reclaim, c.DefaultOutput = 2*time.Second, ReclaimAttrition, 512
+	c.Guarantee, c.Reopen, c.PinAfter = GuaranteeInstant, ReopenIdle, 2
 }
 
 // The ways of Class.Reclaim.
 const (
 	ReclaimAttrition = "attrition"
 	ReclaimDeadline  = "deadline"
+	ReclaimNow       = "reclaim"
 )
+
+// The ways of Class.Guarantee.
+const (
+	GuaranteeInstant = "instant"
+	GuaranteeWindow  = "window"
+)
+
+// The ways of Class.Reopen.
+const (
+	ReopenIdle    = "idle"
+	ReopenSettled = "settled"
+)
+
+// Objective is what "on time" means for a class.
+type Objective struct {
+	// TTFT is the longest time to the first token. While the class is active, later classes' prefills start only if it can still be met; a request that can't meet it any more lets those pass that can. Absent: no limit.
+	TTFT time.Duration `yaml:"ttft,omitempty"`
+	// TPOT is the longest time per output token. Later classes do not start where they would slow a running request beyond it. Absent: no limit.
+	TPOT time.Duration `yaml:"tpot,omitempty"`
+	// E2E is the longest time to the last token. A request that is older gets every fourth start, so that it is not passed for ever. Absent: no limit.
+	E2E time.Duration `yaml:"e2e,omitempty"`
+}
+
+// IsZero tells whether there is no limit.
+func (o Objective) IsZero() bool { return o == Objective{} }
 
 // Queue bounds what waits for a class.
 type Queue struct {

@@ -22,6 +22,8 @@ import (
 //	parse [more]        checks the input, after the file of the last parse if more; prints problems, or ok
 //	effective           prints the last parse's effective configuration
 //	resolve slots= kv=  prints the last parse's first pool in numbers
+//	policy              checks the input as a policy in a file of its own; resolve then prints that
+//	unset NAME...       prints what is missing where only these variables are set
 func TestGolden(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		if filepath.Ext(path) != ".txt" {
@@ -29,6 +31,7 @@ func TestGolden(t *testing.T) {
 		}
 		var text string
 		var c *Config
+		var resolve func(Envelope) ([]Capacity, []Problem)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "parse":
@@ -45,9 +48,25 @@ func TestGolden(t *testing.T) {
 				}
 				out := printed(problems)
 				if c != nil {
+					resolve = func(e Envelope) ([]Capacity, []Problem) { return c.Resolve(0, e) }
 					out += "ok\n"
 				}
 				return out
+			case "policy":
+				p, problems := ParsePolicy("policy.yaml", []byte(d.Input+"\n"))
+				out := printed(problems)
+				if p != nil {
+					resolve = p.Resolve
+					out += "ok\n"
+				}
+				return out
+			case "unset":
+				return printed(c.Unset(func(name string) string {
+					if d.HasArg(name) {
+						return "secret"
+					}
+					return ""
+				}))
 			case "effective":
 				b, err := Effective(c)
 				if err != nil {
@@ -69,7 +88,7 @@ func TestGolden(t *testing.T) {
 				var e Envelope
 				d.ScanArgs(t, "slots", &e.Slots)
 				d.ScanArgs(t, "kv", &e.KVTokens)
-				caps, problems := c.Resolve(0, e)
+				caps, problems := resolve(e)
 				out := printed(problems)
 				for _, k := range caps {
 					out += fmt.Sprintf("%s: floor %v; unlent %v; ceiling %v; headroom %v\n", k.Class, k.Floor, k.Unlent, k.Ceiling, k.Headroom)
@@ -94,7 +113,7 @@ func printed(problems []Problem) string {
 const minimal = `anonymous: {classes: [chat]}
 pools:
   - name: main
-    engines: [{name: gpu0, kind: openai, url: "http://127.0.0.1:8000", slots: 4, kv_tokens: 1000}]
+    engines: [{name: gpu0, kind: openai, url: "http://127.0.0.1:8000", slots: 4, kv_tokens: 4000}]
     classes: [{name: chat, floor: {slots: 1}}]
 `
 
@@ -216,7 +235,7 @@ func TestResolvedSharesFit(t *testing.T) {
 func TestScalars(t *testing.T) {
 	for in, want := range map[string]any{
 		"0": Bytes(0), "512": Bytes(512), "64KiB": 64 * kib, "16 MiB": 16 * mib, "3GiB": 3 * gib, "7B": Bytes(7),
-		"1.5MiB": nil, "16MB": nil, "-1": nil, "": nil, "MiB": nil, "9223372036854775807KiB": nil,
+		"016MiB": nil, "1.5MiB": nil, "16MB": nil, "-1": nil, "": nil, "MiB": nil, "9223372036854775807KiB": nil,
 	} {
 		var b Bytes
 		if err := b.UnmarshalText([]byte(in)); (err == nil) != (want != nil) || err == nil && b != want {
@@ -225,12 +244,24 @@ func TestScalars(t *testing.T) {
 	}
 	for in, want := range map[string]any{
 		"0": Number(0), "3": Number(3), "40%": Percent(40), "12.5 %": Percent(12.5), "100%": Percent(100), "0%": Percent(0),
-		"101%": nil, "-1": nil, "-1%": nil, "NaN%": nil, "1e99": nil, "": nil, "%": nil, "many": nil,
+		"101%": nil, "020": nil, "0x10": nil, "1_000": nil, "-1": nil, "-1%": nil, "NaN%": nil, "1e99": nil, "": nil, "%": nil, "many": nil,
 	} {
 		var q Quantity
 		if err := q.UnmarshalText([]byte(in)); (err == nil) != (want != nil) || err == nil && q != want {
 			t.Errorf("quantity %q: want %v, got %v, %v", in, want, q, err)
 		}
+	}
+	for in, want := range map[string]any{
+		"50%": Share(50), "0.5": Share(50), "0.07": Share(7), "1": Share(100), "1%": Share(1), "0": Share(0), "12.5%": Share(12.5),
+		"101%": nil, "1.1": nil, "-1%": nil, "NaN": nil, "half": nil, "": nil,
+	} {
+		var s Share
+		if err := s.UnmarshalText([]byte(in)); (err == nil) != (want != nil) || err == nil && s != want {
+			t.Errorf("share %q: want %v, got %v, %v", in, want, s, err)
+		}
+	}
+	if f := Share(7).Fraction(); f != 0.07 {
+		t.Errorf("a share of 7%% is %v", f)
 	}
 	for d, want := range map[time.Duration]string{
 		0: "0s", 250 * time.Millisecond: "250ms", 30 * time.Second: "30s", time.Minute: "1m", 90 * time.Second: "1m30s",

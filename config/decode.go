@@ -2,8 +2,8 @@ package config
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -182,16 +182,14 @@ func (d *decoder) integer(n ast.Node, v reflect.Value, path string) {
 		d.mismatch(n, path, "an integer")
 		return
 	}
-	var x int64
-	switch u := i.Value.(type) {
-	case int64:
-		x = u
-	case uint64:
-		if u > math.MaxInt64 {
-			d.mismatch(n, path, "an integer of at most 9223372036854775807")
-			return
-		}
-		x = int64(u)
+	x, err := decimal(i.GetToken().Value)
+	switch {
+	case errors.Is(err, errDecimal):
+		d.mismatch(n, path, err.Error())
+		return
+	case err != nil:
+		d.mismatch(n, path, "an integer from -9223372036854775808 to 9223372036854775807")
+		return
 	}
 	if v.OverflowInt(x) {
 		d.mismatch(n, path, fmt.Sprintf("an integer of %d bits", v.Type().Bits()))

@@ -43,7 +43,8 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// TestDocumentedExample: the example is a valid file without warnings.
+// TestDocumentedExample: the examples are a valid file and a valid policy, without
+// warnings.
 func TestDocumentedExample(t *testing.T) {
 	b, err := os.ReadFile("../docs/configuration.md")
 	if err != nil {
@@ -57,6 +58,11 @@ func TestDocumentedExample(t *testing.T) {
 	example = strings.Replace(example, "sha256:...", "sha256:"+strings.Repeat("0", 64), 1)
 	if c, problems := Parse("example", []byte(example)); c == nil || len(problems) > 0 {
 		t.Errorf("%v", problems)
+	}
+	_, rest, _ = strings.Cut(rest, "```yaml\n")
+	policy, _, ok := strings.Cut(rest, "```\n")
+	if p, problems := ParsePolicy("policy", []byte(policy)); !ok || p == nil || len(problems) > 0 {
+		t.Errorf("the policy: %v", problems)
 	}
 }
 
@@ -126,7 +132,7 @@ func (w *tableWriter) row(at string, in reflect.Type, f reflect.StructField, v r
 		}
 	default:
 		switch zero := v.IsZero(); {
-		case !zero, options == "" && (v.CanInt() || v.Kind() == reflect.Bool):
+		case !zero, options == "" && (v.CanInt() || v.CanFloat() || v.Kind() == reflect.Bool):
 			def = fmt.Sprintf("`%v`", x)
 		case options == "":
 			def = "required"

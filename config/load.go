@@ -26,14 +26,9 @@ const (
 // any that is not a warning the Config is nil. The error is that the file
 // could not be read.
 func Load(path string) (*Config, []Problem, error) {
-	f, err := os.Open(path)
+	data, err := read("configuration", path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read configuration: %w", err)
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, nil, fmt.Errorf("read configuration %s: %w", path, err)
+		return nil, nil, err
 	}
 	c, problems := Parse(path, data)
 	return c, problems, nil
@@ -42,16 +37,74 @@ func Load(path string) (*Config, []Problem, error) {
 // Parse checks a configuration; name is what problems call the file. Problems
 // are as Load's.
 func Parse(name string, data []byte) (*Config, []Problem) {
+	c := &Config{}
+	var problems []Problem
+	if c.src, problems = fill(name, data, c); Errors(problems) > 0 {
+		return nil, problems
+	}
+	return c, problems
+}
+
+// PolicyFile is a policy in a file of its own.
+type PolicyFile struct {
+	Policy `yaml:",inline"`
+
+	src *source
+}
+
+// LoadPolicy is Load for a policy in a file of its own, with the keys that a
+// pool has for it.
+func LoadPolicy(path string) (*PolicyFile, []Problem, error) {
+	data, err := read("policy", path)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, problems := ParsePolicy(path, data)
+	return p, problems, nil
+}
+
+// ParsePolicy is Parse for it.
+func ParsePolicy(name string, data []byte) (*PolicyFile, []Problem) {
+	p := &PolicyFile{}
+	var problems []Problem
+	if p.src, problems = fill(name, data, p); Errors(problems) > 0 {
+		return nil, problems
+	}
+	return p, problems
+}
+
+// validate checks what can be said without an engine.
+func (p *PolicyFile) validate(l *list) {
+	if errors := Errors(l.problems); p.Policy.validate(l, "") == errors && len(p.Classes) <= maxClasses {
+		p.check("", Envelope{}, l)
+	}
+}
+
+func read(what, path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", what, path, err)
+	}
+	return data, nil
+}
+
+// fill fills root, a pointer to a struct, with its defaults and what the file
+// says, and checks it. Problems are sorted by line.
+func fill(name string, data []byte, root interface{ validate(*list) }) (*source, []Problem) {
 	src := &source{file: name, at: map[string]position{}}
 	d := decoder{list: list{src: src}, anchors: map[string]ast.Node{}}
-	c := &Config{src: src}
 	if body, ok := d.parse(data); ok {
-		setDefaults(reflect.ValueOf(c).Elem())
-		d.value(body, reflect.ValueOf(c).Elem(), "")
+		setDefaults(reflect.ValueOf(root).Elem())
+		d.value(body, reflect.ValueOf(root).Elem(), "")
 		// A value that could not be read has its default now; it is not blamed
 		// for what that does.
 		rules := list{src: src}
-		c.validate(&rules)
+		root.validate(&rules)
 		for _, p := range rules.problems {
 			if !d.excuses(p.Path) {
 				d.problems = append(d.problems, p)
@@ -59,10 +112,7 @@ func Parse(name string, data []byte) (*Config, []Problem) {
 		}
 	}
 	sortProblems(d.problems)
-	if Errors(d.problems) > 0 {
-		return nil, d.problems
-	}
-	return c, d.problems
+	return src, d.problems
 }
 
 // parse returns the one document of a file.

@@ -45,9 +45,15 @@ func (p *Pool) Envelope() Envelope {
 // that the numbers show, each with its place in the file; with any that is not
 // a warning there are no capacities.
 func (c *Config) Resolve(pool int, e Envelope) ([]Capacity, []Problem) {
-	l := &list{src: c.src}
-	p := &c.Pools[pool]
-	p.check(fmt.Sprintf("pools[%d]", pool), e, l)
+	return c.Pools[pool].resolve(c.src, fmt.Sprintf("pools[%d].", pool), e)
+}
+
+// Resolve does the same with a policy that stands in a file of its own.
+func (p *PolicyFile) Resolve(e Envelope) ([]Capacity, []Problem) { return p.resolve(p.src, "", e) }
+
+func (p *Policy) resolve(src *source, at string, e Envelope) ([]Capacity, []Problem) {
+	l := &list{src: src}
+	p.check(at, e, l)
 	sortProblems(l.problems)
 	if Errors(l.problems) > 0 {
 		return nil, l.problems
@@ -110,22 +116,38 @@ var resources = [...]resource{
 // check applies unlent <= floor <= ceiling <= envelope to every class and the
 // envelope to the sum of the floors, as far as e is known: of an unknown
 // resource, percentages are compared with percentages and numbers with numbers.
-func (p *Pool) check(at string, e Envelope, l *list) {
+// What is owed at every moment and what is owed over a window are two sums, since
+// the second comes out of the first while it is due.
+func (p *Policy) check(at string, e Envelope, l *list) {
 	for _, r := range resources {
-		var sum int64
-		percents := 0.0
 		for i := range p.Classes {
-			c := &p.Classes[i]
-			c.check(fmt.Sprintf("%s.classes[%d]", at, i), r, e, l)
+			p.Classes[i].check(fmt.Sprintf("%sclasses[%d]", at, i), r, e, l)
+		}
+		for _, guarantee := range []string{GuaranteeInstant, GuaranteeWindow} {
+			p.sum(at+"classes", guarantee, r, e, l)
+		}
+	}
+}
+
+// sum checks the sum of the floors with one guarantee.
+func (p *Policy) sum(at, guarantee string, r resource, e Envelope, l *list) {
+	var sum int64
+	percents := 0.0
+	for i := range p.Classes {
+		if c := &p.Classes[i]; c.Guarantee == guarantee {
 			sum += r.of(c.resolve(e).Floor)
 			percents += r.given(c.Floor).share
 		}
-		switch all := r.of(e); {
-		case all > 0 && sum > all:
-			l.bad(at+".classes", fmt.Sprintf("floors of %d %s together", sum, r.name), fmt.Sprintf("at most the envelope of %d", all))
-		case all == 0 && percents > 100+1e-9:
-			l.bad(at+".classes", fmt.Sprintf("floors of %g%% of the %s together", percents, r.name), "at most 100%")
-		}
+	}
+	together := "together"
+	if guarantee == GuaranteeWindow {
+		together = "with guarantee: window together"
+	}
+	switch all := r.of(e); {
+	case all > 0 && sum > all:
+		l.bad(at, fmt.Sprintf("floors of %d %s %s", sum, r.name, together), fmt.Sprintf("at most the envelope of %d", all))
+	case all == 0 && percents > 100+1e-9:
+		l.bad(at, fmt.Sprintf("floors of %g%% of the %s %s", percents, r.name, together), "at most 100%")
 	}
 }
 
@@ -170,8 +192,24 @@ func (c *Class) check(at string, r resource, e Envelope, l *list) {
 		l.bad(at+".ceiling."+r.name, inWords(ceiling, r.of(got.Ceiling), known),
 			fmt.Sprintf("at least the class's floor of %d, its share by slots", r.of(got.Floor)))
 	}
+	if known && r.name == "kv_tokens" && !floor.given && got.Floor.Slots > 0 {
+		c.holdsOne(at, got.Floor.KVTokens, l)
+	}
 	if known && floor.percent && floor.share > 0 && r.of(got.Floor) == 0 {
 		l.warn(at+".floor."+r.name, fmt.Sprintf("%s of %d %s is less than one: the class has no floor", floor, r.of(e), r.name))
+	}
+}
+
+// holdsOne warns of a KV floor that came with the slots and is too small for one
+// request that declares no limit: each would have to borrow.
+func (c *Class) holdsOne(at string, kv int64, l *list) {
+	output := c.DefaultOutput
+	if c.MaxOutput > 0 {
+		output = min(output, c.MaxOutput)
+	}
+	if kv <= int64(output) {
+		l.warn(at+".floor", fmt.Sprintf("the KV that comes with the floor's slots is %d tokens, which does not hold one request of %d tokens of output and its prompt: give kv_tokens",
+			kv, output))
 	}
 }
 

@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -32,7 +31,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 		if !ok {
 			continue
 		}
-		n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
+		n, err := decimal(strings.TrimSpace(digits))
 		if err != nil || n < 0 || n > math.MaxInt64/int64(u.size) {
 			return errBytes
 		}
@@ -54,6 +53,49 @@ func (b Bytes) String() string {
 
 // MarshalText is String.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+var errDecimal = errors.New("an integer in decimal digits, without zeros before it")
+
+// decimal reads an integer as people write one. 020 is 16 to some readers of
+// YAML and 20 to others, so it is no number here; nor are 0x10, 1_000 and +1.
+func decimal(text string) (int64, error) {
+	digits := strings.TrimPrefix(text, "-")
+	if digits == "" || digits[0] < '0' || digits[0] > '9' || digits[0] == '0' && len(digits) > 1 {
+		return 0, errDecimal
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if errors.Is(err, strconv.ErrSyntax) {
+		err = errDecimal
+	}
+	return n, err
+}
+
+// Share is a part of the time, in percent, written 50% or 0.5.
+type Share float64
+
+var errShare = errors.New("a share from 0% to 100%, such as 50% or 0.5")
+
+// UnmarshalText reads a share in either form.
+func (s *Share) UnmarshalText(text []byte) error {
+	digits, percent := strings.CutSuffix(string(text), "%")
+	v, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
+	if !percent {
+		v = math.Round(v*1e10) / 1e8 // 0.07 of 100 is a hair more than 7
+	}
+	if err != nil || !(v >= 0 && v <= 100) {
+		return errShare
+	}
+	*s = Share(v)
+	return nil
+}
+
+// Fraction returns the share as a number from 0 to 1.
+func (s Share) Fraction() float64 { return float64(s) / 100 }
+
+func (s Share) String() string { return strconv.FormatFloat(float64(s), 'f', -1, 64) + "%" }
+
+// MarshalText is String.
+func (s Share) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Quantity is an amount of slots or tokens: a number, or a percentage of the
 // pool's envelope. The zero Quantity is one that was not given.
@@ -96,7 +138,7 @@ func (q *Quantity) UnmarshalText(text []byte) error {
 		*q = Percent(p)
 		return nil
 	}
-	n, err := strconv.ParseInt(string(text), 10, 64)
+	n, err := decimal(string(text))
 	if err != nil || n < 0 {
 		return errQuantity
 	}
@@ -159,5 +201,11 @@ type Amount struct {
 func (a Amount) IsZero() bool { return !a.Slots.given && !a.KVTokens.given }
 
 func (a Amount) String() string {
-	return fmt.Sprintf("{slots: %v, kv_tokens: %v}", a.Slots, a.KVTokens)
+	var parts []string
+	for _, r := range resources {
+		if q := r.given(a); q.given {
+			parts = append(parts, r.name+": "+q.String())
+		}
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
 }

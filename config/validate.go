@@ -20,6 +20,8 @@ const (
 	maxSlots    = 1_000_000
 	maxKV       = 1_000_000_000_000
 	maxDuration = 24 * time.Hour
+	maxWindow   = time.Hour
+	maxReclaims = 10_000
 )
 
 // validate checks every value, then the rules between them.
@@ -113,22 +115,27 @@ func (p *Pool) validate(l *list, at string, engines unique) {
 	if p.Boundary < 0 || p.Boundary > 64 {
 		l.bad(at+".boundary", p.Boundary, "0 to 64 requests")
 	}
-	if p.Reopen != "idle" {
-		l.bad(at+".reopen", p.Reopen, "idle")
+	if errors := Errors(l.problems); p.Policy.validate(l, at+".") == errors && len(p.Classes) <= maxClasses {
+		p.check(at+".", p.Envelope(), l)
+	}
+}
+
+// validate checks a policy whose keys stand behind at. It returns how many errors
+// the list has then.
+func (p *Policy) validate(l *list, at string) (errors int) {
+	if n := p.ReclaimsPerSecond; n < 0 || n > maxReclaims {
+		l.bad(at+"reclaims_per_second", n, fmt.Sprintf("1 to %d, or 0 for no bound", maxReclaims))
 	}
 	if n := len(p.Classes); n < 1 || n > maxClasses {
-		l.bad(at+".classes", n, fmt.Sprintf("1 to %d classes", maxClasses))
+		l.bad(at+"classes", n, fmt.Sprintf("1 to %d classes", maxClasses))
 	}
 	classes := unique{}
-	errors := Errors(l.problems)
 	for i := range p.Classes {
-		path := fmt.Sprintf("%s.classes[%d]", at, i)
+		path := fmt.Sprintf("%sclasses[%d]", at, i)
 		classes.name(l, path+".name", p.Classes[i].Name)
 		p.Classes[i].validate(l, path)
 	}
-	if Errors(l.problems) == errors && len(p.Classes) <= maxClasses {
-		p.check(at, p.Envelope(), l)
-	}
+	return Errors(l.problems)
 }
 
 func (e *Engine) validate(l *list, at string) {
@@ -168,6 +175,22 @@ func (e *Engine) validate(l *list, at string) {
 		l.bad(at+".block_size", e.BlockSize, fmt.Sprintf("at most kv_tokens, %d", e.KVTokens))
 	}
 	duration(l.below(at), "observe_every", e.ObserveEvery, 20*time.Millisecond, time.Minute, false)
+}
+
+// Unset warns of engines whose key is in a variable that is not set where the
+// configuration is checked: serve does not start without it. Problems are in the
+// order of the file.
+func (c *Config) Unset(getenv func(string) string) []Problem {
+	l := &list{src: c.src}
+	for i := range c.Pools {
+		for j, e := range c.Pools[i].Engines {
+			if e.APIKeyEnv != "" && getenv(e.APIKeyEnv) == "" {
+				l.warn(fmt.Sprintf("pools[%d].engines[%d].api_key_env", i, j), "the variable is not set here, and serve does not start without it")
+			}
+		}
+	}
+	sortProblems(l.problems)
+	return l.problems
 }
 
 // address checks the URL. A refused one may hold a password, so it is not
@@ -223,12 +246,28 @@ func (c *Class) validate(l *list, at string) {
 		} else {
 			duration(l.below(at), "deadline", c.Deadline, time.Millisecond, maxDuration, false)
 		}
-	case ReclaimAttrition:
+	case ReclaimAttrition, ReclaimNow:
 		if c.Deadline != 0 {
 			l.bad(at+".deadline", formatDuration(c.Deadline), "nothing, except for reclaim: deadline")
 		}
 	default:
-		l.bad(at+".reclaim", c.Reclaim, "attrition or deadline")
+		l.bad(at+".reclaim", c.Reclaim, "attrition, deadline or reclaim")
+	}
+	c.guarantee(l, at)
+	if c.Reopen != ReopenIdle && c.Reopen != ReopenSettled {
+		l.bad(at+".reopen", c.Reopen, "idle or settled")
+	}
+	for _, d := range []struct {
+		key string
+		d   time.Duration
+	}{
+		{"grace", c.Grace}, {"keep_warm", c.KeepWarm},
+		{"objective.ttft", c.Objective.TTFT}, {"objective.tpot", c.Objective.TPOT}, {"objective.e2e", c.Objective.E2E},
+	} {
+		duration(l.below(at), d.key, d.d, time.Millisecond, maxDuration, true)
+	}
+	if o := c.Objective; o.E2E > 0 && o.TTFT > o.E2E {
+		l.bad(at+".objective.ttft", formatDuration(o.TTFT), "at most e2e, "+formatDuration(o.E2E))
 	}
 	for _, n := range []struct {
 		key         string
@@ -236,7 +275,7 @@ func (c *Class) validate(l *list, at string) {
 		least, most int64
 	}{
 		{"queue.depth", int64(c.Queue.Depth), 0, 100_000}, {"queue.per_tenant", int64(c.Queue.PerTenant), 0, 100_000},
-		{"priority", int64(c.Priority), -1_000_000, 1_000_000},
+		{"priority", int64(c.Priority), -1_000_000, 1_000_000}, {"pin_after", int64(c.PinAfter), 0, 100},
 		{"default_output", int64(c.DefaultOutput), 1, 10_000_000}, {"max_output", int64(c.MaxOutput), 0, 10_000_000},
 	} {
 		if n.value < n.least || n.value > n.most {
@@ -246,9 +285,36 @@ func (c *Class) validate(l *list, at string) {
 	duration(l.below(at), "queue.wait", c.Queue.Wait, time.Millisecond, maxDuration, true)
 }
 
+// guarantee checks how the floor is owed.
+func (c *Class) guarantee(l *list, at string) {
+	switch c.Guarantee {
+	case GuaranteeInstant:
+		if c.Window != 0 {
+			l.bad(at+".window", formatDuration(c.Window), "nothing, except for guarantee: window")
+		}
+	case GuaranteeWindow:
+		if c.Window == 0 {
+			l.bad(at+".window", "nothing", "the time over which the floor is made good, required for guarantee: window")
+		} else {
+			duration(l.below(at), "window", c.Window, time.Second, maxWindow, false)
+		}
+		if !c.Unlent.zero() {
+			l.bad(at+".unlent", c.Unlent, "nothing with guarantee: window, which keeps nothing at any one moment")
+		}
+		if !c.Floor.zero() && c.Floor.Slots.zero() {
+			l.warn(at+".floor", fmt.Sprintf("class %s has no slots in its floor: what a window owes is counted in slots, so it is owed nothing", show(c.Name)))
+		}
+	default:
+		l.bad(at+".guarantee", c.Guarantee, "instant or window")
+	}
+}
+
+// zero tells whether nothing is meant.
+func (q Quantity) zero() bool { return q.n == 0 && q.share == 0 }
+
 // zero tells whether nothing of either resource is meant.
 func (a Amount) zero() bool {
-	return a.Slots.n == 0 && a.Slots.share == 0 && a.KVTokens.n == 0 && a.KVTokens.share == 0
+	return a.Slots.zero() && a.KVTokens.zero()
 }
 
 // classesExist checks the names by which keys and tiers call classes, and

@@ -30,7 +30,9 @@ func buildPools(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger,
 			Name: c.Name, Models: c.Models, Capacity: maxRunning,
 			IdleTimeout: cfg.Limits.IdleTimeout, Keepalive: cfg.Limits.Keepalive, MaxAnswer: maxAnswer,
 			Start: start, Journal: j, Log: log, Metrics: metrics,
-			Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) { return table(cfg, i, engines) },
+			Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
+				return table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
+			},
 		}
 		for k := range c.Classes {
 			rc.Classes = append(rc.Classes, c.Classes[k].Name)
@@ -60,6 +62,7 @@ func buildEngine(pool *config.Pool, c *config.Engine) (relay.Engine, error) {
 	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
 	ec.Capabilities = engine.Override{
 		Slots: int(c.Slots), KVTokens: int(c.KVTokens), BlockSize: int(c.BlockSize), MaxContext: int(c.MaxContext), Priority: c.Priority,
+		PrefixCache: c.PrefixCaching,
 	}
 	a, err := adapters.New(ec.Kind, ec)
 	if err != nil {
@@ -72,9 +75,10 @@ func buildEngine(pool *config.Pool, c *config.Engine) (relay.Engine, error) {
 	return e, nil
 }
 
-// table is the pool's table for the engines as they are.
-func table(cfg *config.Config, pool int, engines []admission.EngineSpec) (*admission.Table, error) {
-	t := &admission.Table{Engines: engines}
+// table is a policy's table for engines as they are; resolve turns its amounts
+// into numbers.
+func table(p *config.Policy, resolve func(config.Envelope) ([]config.Capacity, []config.Problem), engines []admission.EngineSpec) (*admission.Table, error) {
+	t := &admission.Table{Engines: engines, StallShare: p.StallShare.Fraction(), ReclaimRate: p.ReclaimsPerSecond}
 	for i := range engines {
 		e := &engines[i]
 		for _, n := range []struct {
@@ -87,21 +91,12 @@ func table(cfg *config.Config, pool int, engines []admission.EngineSpec) (*admis
 		}
 	}
 	envelope := t.Envelope()
-	shares, problems := cfg.Resolve(pool, config.Envelope{Slots: envelope[admission.Slots], KVTokens: envelope[admission.KV]})
+	shares, problems := resolve(config.Envelope{Slots: envelope[admission.Slots], KVTokens: envelope[admission.KV]})
 	if shares == nil {
 		return nil, fmt.Errorf("the engines found do not fit the configuration: %v", problems[0])
 	}
-	for k, s := range shares {
-		c := &cfg.Pools[pool].Classes[k]
-		spec := admission.ClassSpec{
-			Name: c.Name, Floor: amount(s.Floor), Unlent: amount(s.Unlent), Ceiling: amount(s.Ceiling), Headroom: amount(s.Headroom),
-			IdleAfter: c.IdleAfter, Depth: c.Queue.Depth, TenantDepth: c.Queue.PerTenant, MaxWait: c.Queue.Wait,
-			DefaultOut: c.DefaultOutput, MaxOut: c.MaxOutput,
-		}
-		if c.Reclaim == config.ReclaimDeadline {
-			spec.Mode, spec.LoanLife = admission.Deadline, c.Deadline
-		}
-		t.Classes = append(t.Classes, spec)
+	for k := range shares {
+		t.Classes = append(t.Classes, classSpec(&p.Classes[k], &shares[k]))
 	}
 	var wrong error
 	t.Validate(func(path string, value any, allowed string) {
@@ -110,6 +105,26 @@ func table(cfg *config.Config, pool int, engines []admission.EngineSpec) (*admis
 		}
 	})
 	return t, wrong
+}
+
+func classSpec(c *config.Class, s *config.Capacity) admission.ClassSpec {
+	spec := admission.ClassSpec{
+		Name: c.Name, Floor: amount(s.Floor), Unlent: amount(s.Unlent), Ceiling: amount(s.Ceiling), Headroom: amount(s.Headroom),
+		IdleAfter: c.IdleAfter, Window: c.Window, Grace: c.Grace, KeepWarm: c.KeepWarm,
+		Objective: admission.Objective{First: c.Objective.TTFT, Token: c.Objective.TPOT, Whole: c.Objective.E2E},
+		Depth:     c.Queue.Depth, TenantDepth: c.Queue.PerTenant, MaxWait: c.Queue.Wait,
+		DefaultOut: c.DefaultOutput, MaxOut: c.MaxOutput,
+	}
+	switch c.Reclaim {
+	case config.ReclaimDeadline:
+		spec.Mode, spec.LoanLife = admission.Deadline, c.Deadline
+	case config.ReclaimNow:
+		spec.Mode, spec.PinAfter = admission.ReclaimNow, c.PinAfter
+	}
+	if c.Reopen == config.ReopenSettled {
+		spec.Reopen = admission.ReopenSettled
+	}
+	return spec
 }
 
 func amount(e config.Envelope) admission.Amount { return admission.Of(e.Slots, e.KVTokens) }

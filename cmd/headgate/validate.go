@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,9 @@ asked; what they have to say themselves is checked when they are found.`,
 			cfg, err := loadConfig(cmd, file)
 			if err != nil {
 				return err
+			}
+			for _, p := range cfg.Unset(os.Getenv) {
+				fmt.Fprintln(cmd.ErrOrStderr(), p)
 			}
 			out, err := config.Effective(cfg)
 			if err != nil {
