@@ -11,8 +11,18 @@
 // for its unlent part. An admission by which a class uses more than its own
 // floor is a loan. When demand within a floor returns and does not fit, a
 // recall starts: lending of that class closes at once, nobody borrows any more,
-// and loans end as the borrowing class's reclaim mode says. Once the class has
-// been idle for a while, lending reopens.
+// and loans end as the borrowing class's reclaim mode says: by themselves, when
+// their time is over, or at once. Once the class has been idle for a while, lending
+// reopens.
+//
+// Around that stands what looks ahead, each in a file of its own with what was
+// considered instead: whether a start would hold up a protected class (guard.go),
+// how a long prefill is split (split.go), how a floor is owed over a window
+// (guarantee.go), when idle capacity is worth lending (reopen.go), which loans end
+// (reclaim.go), who is served next (fair.go, late.go), how long a wait will be
+// (forecast.go), and what all of it goes by: times (timing.go) and lengths
+// (lengths.go) that are learned from what passes through. shadow.go observes
+// without enforcing.
 //
 // # Shape
 //
@@ -30,14 +40,16 @@
 //
 // # The two conditions
 //
-// With the envelope E, a class's floor F, unlent part U <= F and ceiling C, and
-// used = the sum of a class's holds, what class k keeps out of the others'
+// With the envelope E, a class's floor F as it is owed now (see guarantee.go),
+// unlent part U <= F and ceiling C, and used = the sum of a class's holds, what class k keeps out of the others'
 // reach is
 //
 //	hold_k = F_k                                                while its lending is closed
-//	       = min(F_k, max(U_k, peak used_k over idle_after + headroom_k))   while it is open
+//	       = min(F_k, max(U_k, peak used_k over idle_after + headroom_k + warm_k))   while it is open
 //
-// and a request of class c that needs r is admitted iff on every resource
+// where warm is the KV of sessions that are kept warm (session.go),
+//
+// a request of class c that needs r is admitted iff on every resource
 //
 //  1. used_c + r <= C_c, and on the one engine that will run it the sum of
 //     used + r + foreign <= E (+ the engine's boundary, for slots), and
@@ -51,7 +63,9 @@
 // promised would never be lent. A class that stays within its own unlent part
 // takes nobody's, and where the others use all of theirs there is none to spare:
 // there the boundary may be used, and an engine that is smaller than what runs on
-// it is in nobody's way.
+// it is in nobody's way. On an engine that takes a request together with the abort
+// that makes room for it, what is on its way out counts as gone for a request within
+// its class's floor, and for nobody else.
 //
 // What a class could never get under these conditions is its ceiling, and no more
 // than the envelope without what the others keep even when they are idle. A
