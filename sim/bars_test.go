@@ -14,7 +14,6 @@ import (
 // What the default policy is held to. Virtual time is exact, so these are plain
 // tests; the seeds are those on which it was tuned, docs/lending.md has others.
 
-
 func compare(t *testing.T, profile string, seeds []uint32, speed float64, arms ...string) map[string]*ArmReport {
 	t.Helper()
 	e := simengine.DefaultConfig()
