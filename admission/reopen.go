@@ -5,6 +5,15 @@ import (
 	"time"
 )
 
+// When a class whose lending was closed lends again. By itself an idle time tells
+// little: interactive traffic is all gaps. What it is worth is what it can be
+// expected to last, and that is weighed against a recall.
+//
+// Alternatives: a fixed idle time (the published rule, ReopenIdle) is too short for
+// one class and too long for another, and reopens into the next burst; a rate of
+// recalls to aim at punishes a class for traffic that nothing was lent against; a
+// forecast of arrivals by the time of day needs weeks of them.
+
 // gaps learns how long a class's idle times are, in buckets of milliseconds as
 // in lengths.
 type gaps struct {
