@@ -83,7 +83,7 @@ func TestAdmissionDoesNotKnowTheOutput(t *testing.T) {
 		for i := range other {
 			other[i].Output = rapid.IntRange(1, other[i].MaxTokens).Draw(t, "other output")
 		}
-		name := rapid.SampledFrom([]string{"static", "static-queued", "lending", "lending-queued"}).Draw(t, "arm")
+		name := rapid.SampledFrom([]string{"static", "static-queued", "lending", "lending-queued", "headgate"}).Draw(t, "arm")
 		a, b := simulate(t, requests, name), simulate(t, other, name)
 		end := time.Duration(1<<63 - 1)
 		for _, run := range []*Run{a, b} {
