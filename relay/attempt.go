@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type attempt struct {
 
 	admit      admission.Effect
 	dispatched time.Time    // zero until it was
+	began      time.Time    // when the engine said that it began; zero where it does not
 	first      time.Time    // of the first token of a stream
 	last       atomic.Int64 // when something came or went, since the pool's start
 	prompt     int          // tokens, as the engine counted; 0 until it has
@@ -39,6 +41,8 @@ type attempt struct {
 
 	writing   sync.Mutex // the sink's, against the keep-alive
 	done      bool       // the engine's terminator has been passed on
+	shown     bool       // the client of a stream has been let see something of the answer
+	opening   []byte     // the first event of a stream while it is held back
 	delivered bool       // something of the answer has gone to the sink; guarded by writing
 
 	cause admission.Cause
@@ -69,6 +73,7 @@ func (a *attempt) run(ctx context.Context) {
 	}
 	caps := &p.engines[a.admit.Engine].caps
 	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
+	tells := caps.Kind == engine.LlamaCpp // it answers a stream with headers once it has a slot for it
 	a.longest = caps.MaxContext
 	if a.longest == 0 {
 		a.longest = caps.KVTokens
@@ -111,6 +116,10 @@ func (a *attempt) run(ctx context.Context) {
 		return
 	}
 	a.confirm = s.Abort
+	if tells && stream {
+		a.began = time.Now()
+		p.step(&admission.Event{Kind: admission.Scheduled, Hold: a.admit.Hold})
+	}
 	a.relay(ctx, s, stream)
 }
 
@@ -245,8 +254,7 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 		case d.UsageOnly && !req.IncludeUsage:
 			// The gateway asked for it, the client did not.
 		default:
-			a.done = d.Done
-			err = a.event(d.Raw)
+			err = a.pass(&d)
 		}
 		if err != nil {
 			a.interrupted(ctx, errors.Join(errClient, err))
@@ -263,7 +271,7 @@ func (a *attempt) ended(whole *wire.Assembler) {
 	a.confirm = nil
 	a.cause = admission.CauseFinished
 	if whole == nil {
-		if a.call.Request.Stream && !a.done && a.event(terminator) != nil {
+		if a.call.Request.Stream && !a.done && a.event(terminator, true) != nil {
 			a.cause, a.err = admission.CauseClientGone, wire.ClientClosed()
 		}
 		return
@@ -279,10 +287,58 @@ func (a *attempt) ended(whole *wire.Assembler) {
 	}
 }
 
-func (a *attempt) event(raw []byte) error {
+// pass passes an event on to the client of a stream. What shows nothing of the
+// answer leaves it open to run again unseen: a comment, and the event without a
+// token with which most engines open a stream. That one is held back until the
+// next comes, the first token as a rule, so that there is no second opening after
+// a reclaim.
+func (a *attempt) pass(d *engine.Delta) error {
+	if len(d.Data) == 0 {
+		return a.event(d.Raw, false)
+	}
+	if !a.shown {
+		if a.opening == nil && a.out == 0 && d.Finished == 0 && !d.Done {
+			a.opening = bytes.Clone(d.Raw)
+			return nil
+		}
+		if !a.show() {
+			return errReclaimed
+		}
+		if a.opening != nil {
+			if err := a.event(a.opening, true); err != nil {
+				return err
+			}
+		}
+	}
+	a.done = d.Done
+	return a.event(d.Raw, true)
+}
+
+// show tells whether the client may see something of the answer. It may not if
+// the attempt's end was asked for already; from here on the core knows that the
+// request could not run again, and does not reclaim it. Both are one decision:
+// else a reclaim between the two would lose the request.
+func (a *attempt) show() bool {
+	p := a.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a.record.reclaimed {
+		return false
+	}
+	if a.told == 0 {
+		a.told = 1
+		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: 1})
+	}
+	a.shown = true
+	return !a.record.reclaimed
+}
+
+// event sends something to the client of a stream; part tells whether it is a
+// part of the answer.
+func (a *attempt) event(raw []byte, part bool) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
-	a.delivered = true
+	a.delivered = a.delivered || part
 	err := a.sink.Event(raw)
 	a.touch() // a client that reads slowly is no silence of the engine's
 	return err
@@ -443,6 +499,8 @@ func (a *attempt) scheduled(now int64) *journal.Event {
 	switch {
 	case a.timing != nil && a.timing.Queue >= 0:
 		e.ScheduledNS += int64(a.timing.Queue)
+	case !a.began.IsZero() && a.out > 0:
+		e.ScheduledNS = int64(a.began.Sub(a.pool.cfg.Start))
 	case !a.first.IsZero():
 		e.ScheduledUpperNS = int64(a.first.Sub(a.pool.cfg.Start))
 	case a.out > 0:

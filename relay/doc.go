@@ -23,7 +23,9 @@
 //
 // What a client has seen decides whether an attempt may be repeated: a part of
 // the answer, not a keep-alive comment. A client of which the answer is collected
-// has seen nothing until the end.
+// has seen nothing until the end. That of a stream has from the first token on,
+// and with it the core is told, in one step, that the request can't be reclaimed
+// any more.
 //
 // # What an operator sees
 //

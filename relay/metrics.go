@@ -102,6 +102,7 @@ var (
 	descReclaims = poolDesc("reclaims_total", "Loans of the class that were ended by force.", "class")
 	descRequeued = poolDesc("requeued_total", "Attempts of the class that were repeated.", "class")
 	descLost     = poolDesc("ghosts_total", "Holds of the class that were freed without a confirmation.", "class")
+	descWaste    = poolDesc("recall_waste_tokens_total", "Tokens of others' requests that engines compute again because the class recalled what it had lent.", "class")
 	descTokens   = poolDesc("kv_tokens_total", "KV tokens of the class's holds: reserved at admission; consumed, refunded (reserved and not used) and overrun (used beyond) when they ended.", "class", "account")
 )
 
@@ -115,7 +116,7 @@ func NewCollector(pools []*Pool) *Collector { return &Collector{pools} }
 func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descEnvelope, descUsed, descHold, descFloor, descQueue, descLoans, descLending, descForeign, descEngine, descGhosts,
-		descOffered, descAdmitted, descLent, descRecalls, descReclaims, descRequeued, descLost, descTokens,
+		descOffered, descAdmitted, descLent, descRecalls, descReclaims, descRequeued, descLost, descWaste, descTokens,
 	} {
 		ch <- d
 	}
@@ -173,6 +174,7 @@ func (p *Pool) collect(ch chan<- prometheus.Metric) {
 		counter(descReclaims, float64(c.Counts.Reclaims), c.Name)
 		counter(descRequeued, float64(c.Counts.Requeued), c.Name)
 		counter(descLost, float64(c.Counts.Ghosts), c.Name)
+		counter(descWaste, float64(c.Counts.WasteTokens), c.Name)
 		for account, n := range map[string]int64{
 			"reserved": c.Counts.ReservedTokens, "consumed": c.Counts.ConsumedTokens,
 			"refunded": c.Counts.RefundedTokens, "overrun": c.Counts.OverrunTokens,

@@ -159,7 +159,8 @@ func (p *Pool) takeLocked(i int) bool {
 }
 
 // specsLocked describes the engines to the core. A closed one is given nothing,
-// and keeps its place in the table.
+// and keeps its place in the table. None is said to cache prefixes: a part of a
+// text prompt can't be dispatched by itself, so that nothing may be warmed.
 func (p *Pool) specsLocked(open func(*engineState) bool) []admission.EngineSpec {
 	specs := make([]admission.EngineSpec, len(p.engines))
 	for i := range specs {
@@ -171,6 +172,7 @@ func (p *Pool) specsLocked(open func(*engineState) bool) []admission.EngineSpec 
 		specs[i] = admission.EngineSpec{
 			Name: p.cfg.Engines[i].Name, Slots: int64(s.caps.Slots), KV: int64(s.caps.KVTokens), Block: max(int64(s.caps.BlockSize), 1),
 			MaxContext: int64(s.caps.MaxContext), Boundary: p.cfg.Engines[i].Boundary, Ordered: s.caps.Priority, Fatal: s.caps.Fatal,
+			Together: s.caps.Kind == engine.VLLM && s.caps.Priority,
 			GaugeAge: max(leastGaugeAge, 2*p.cfg.Engines[i].ObserveEvery),
 		}
 	}

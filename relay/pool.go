@@ -247,6 +247,10 @@ var recallKinds = map[admission.Cause]journal.Kind{
 
 // stageLocked writes down what became of recalls, lending and ghosts.
 func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
+	if e.Cause == admission.CauseDemoted {
+		p.cfg.Log.Warn("the engine does not end what it is asked to; nothing is reclaimed from it any more", "pool", p.cfg.Name, "engine", p.cfg.Engines[e.Engine].Name)
+		return
+	}
 	line := journal.Event{Mono: int64(now), Pool: p.cfg.Name, Class: p.cfg.Classes[e.Class], Revision: e.Rev}
 	kind, ofRecall := recallKinds[e.Cause]
 	switch e.Cause {

@@ -114,9 +114,15 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	if req.Declared {
 		out = int32(min(req.MaxTokens, 1<<30))
 	}
+	// What a client of a stream has seen can't be taken back, and no answer is
+	// continued yet. Of any other, constrained or not, nothing is seen before its end.
+	flags := uint8(0)
+	if req.Stream {
+		flags = admission.FlagWhole
+	}
 	p.active++
 	p.stepLocked(&admission.Event{
-		Kind: admission.Offer, ID: r.id, Class: class, Tenant: tenant, Prompt: r.prompt, Out: out, N: int32(min(max(req.N, 1), 1<<20)),
+		Kind: admission.Offer, Flags: flags, ID: r.id, Class: class, Tenant: tenant, Prompt: r.prompt, Out: out, N: int32(min(max(req.N, 1), 1<<20)),
 	})
 	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
 	return r, nil
@@ -212,6 +218,8 @@ func (p *Pool) refusal(r *record, e *admission.Effect) *wire.Error {
 		return wire.TenantQueueFull(class, want, allowed, retry)
 	case admission.CauseQueueWait:
 		return wire.QueueTimeout(class, time.Since(r.call.Arrived).Round(time.Millisecond), retry)
+	case admission.CauseForecast:
+		return wire.WaitTooLong(class, time.Duration(want)*time.Millisecond, time.Duration(allowed)*time.Millisecond, retry)
 	case admission.CauseUnavailable:
 		return wire.EngineUnavailable(retry)
 	case admission.CauseDraining:
