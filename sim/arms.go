@@ -24,23 +24,38 @@ func ArmNames() []string {
 	return names
 }
 
+// ArmsFor are those of them that an engine can be run with.
+func ArmsFor(e simengine.Config) []string {
+	var names []string
+	for i := range arms {
+		if e.Scheduler == simengine.VLLM || !arms[i].ordered {
+			names = append(names, arms[i].name)
+		}
+	}
+	return names
+}
+
+// Headgate is the arm whose policy a plan can replace.
+const Headgate = "headgate"
+
 var arms = []struct {
-	name string
-	make func(*Arm)
+	name    string
+	ordered bool // it is about the engine's priorities
+	make    func(*Arm)
 }{
 	// Straight to the engine.
-	{"fcfs", func(a *Arm) { a.Engine.Policy = simengine.FCFS }},
-	{"priority", func(*Arm) {}},
-	{"priority-chunked", func(a *Arm) { a.Engine.LongPrefillThreshold = 256 }},
-	// Three slots and one, never lent; refused, or queued, beyond.
-	{"static", func(a *Arm) { a.Table = published(a.Engine, Of(3, 3), Of(1, 1), 0) }},
-	{"static-queued", func(a *Arm) { a.Table = published(a.Engine, Of(3, 3), Of(1, 1), queued) }},
+	{"fcfs", false, func(a *Arm) { a.Engine.Policy = simengine.FCFS }},
+	{"priority", true, func(*Arm) {}},
+	{"priority-chunked", true, func(a *Arm) { a.Engine.LongPrefillThreshold = 256 }},
+	// Three of four slots and one, never lent; refused, or queued, beyond.
+	{"static", false, func(a *Arm) { a.Table = partition(a.Engine, 0) }},
+	{"static-queued", false, func(a *Arm) { a.Table = partition(a.Engine, queued) }},
 	// Two of interactive's three may be lent; attrition; refused beyond.
-	{"lending", func(a *Arm) { a.Table = published(a.Engine, Of(3, 1), Of(1, 0), 0) }},
+	{"lending", false, func(a *Arm) { a.Table = lending(a.Engine, 0) }},
 	// The same with a queue.
-	{"lending-queued", func(a *Arm) { a.Table = published(a.Engine, Of(3, 1), Of(1, 0), queued) }},
+	{"lending-queued", false, func(a *Arm) { a.Table = lending(a.Engine, queued) }},
 	// What Headgate does unless it is told otherwise.
-	{"headgate", func(a *Arm) { a.Table = standard(a.Engine) }},
+	{Headgate, false, func(a *Arm) { a.Table = standard(a.Engine) }},
 }
 
 const queued = 1 << 20
@@ -51,19 +66,50 @@ type Share struct{ Floor, Unlent int64 }
 // Of builds a share.
 func Of(floor, unlent int64) Share { return Share{floor, unlent} }
 
-// NewArm returns a named arm on an engine. The engine orders by priority,
+// NewArm returns a named arm on an engine. An engine that can orders by priority,
 // interactive before batch, unless the arm says otherwise.
 func NewArm(name string, engine simengine.Config) (*Arm, error) {
 	for i := range arms {
 		if arms[i].name != name {
 			continue
 		}
-		engine.Policy = simengine.Priority
+		if engine.Scheduler == simengine.VLLM {
+			engine.Policy = simengine.Priority
+		} else if arms[i].ordered {
+			return nil, fmt.Errorf("arm %q is about priorities, and %s has none: allowed are %s", name, engine.Scheduler, strings.Join(ArmsFor(engine), ", "))
+		}
 		a := &Arm{Name: name, Engine: engine, Priority: map[string]int{trace.Interactive: 0, trace.Batch: 10}}
 		arms[i].make(a)
 		return a, nil
 	}
 	return nil, fmt.Errorf("arm %q is not known: allowed are %s", name, strings.Join(ArmNames(), ", "))
+}
+
+// lacks is the error about a request whose class the arm does not have.
+func (a *Arm) lacks(e *trace.Entry) error {
+	var names []string
+	for k := range a.Table.Classes {
+		names = append(names, a.Table.Classes[k].Name)
+	}
+	return fmt.Errorf("request %s is of class %q, which arm %s does not have: its classes are %s", e.ID, e.Class, a.Name, strings.Join(names, ", "))
+}
+
+// parts are the slots of the published arms: of four, three are interactive's and
+// one is batch's.
+func parts(e simengine.Config) (interactive, batch int64) {
+	slots := int64(e.MaxNumSeqs)
+	batch = max(slots/4, 1)
+	return max(slots-batch, 1), batch
+}
+
+func partition(e simengine.Config, depth int) *admission.Table {
+	interactive, batch := parts(e)
+	return published(e, Of(interactive, interactive), Of(batch, batch), depth)
+}
+
+func lending(e simengine.Config, depth int) *admission.Table {
+	interactive, batch := parts(e)
+	return published(e, Of(interactive, min(interactive, batch)), Of(batch, 0), depth)
 }
 
 // published is the admission controller of the published experiment: it counts
@@ -88,19 +134,29 @@ func published(e simengine.Config, interactive, batch Share, depth int) *admissi
 	}
 }
 
+// EngineSpec is an engine as a policy that knows all of it sees it.
+func EngineSpec(e simengine.Config) admission.EngineSpec {
+	vllm := e.Scheduler == simengine.VLLM
+	kv := int64(e.NumBlocks-1) * int64(e.BlockSize)
+	return admission.EngineSpec{
+		Name: "engine", Slots: int64(e.MaxNumSeqs), KV: kv, Block: int64(e.BlockSize), MaxContext: int64(e.MaxModelLen),
+		Ordered: vllm, Together: vllm, Caches: e.PrefixCaching,
+		// llama-server's slots can want more than there is, unless each has its own part.
+		Fatal: !vllm && int64(e.MaxNumSeqs)*int64(e.MaxModelLen) > kv,
+	}
+}
+
 // standard is the default policy, for the engine's own slots and KV: a floor of
 // all slots but one, and as much of KV as leaves batch its largest request, that
 // is lent whole and reclaimed; a floor of one slot for batch that is owed a
 // minute's service over every minute.
 func standard(e simengine.Config) *admission.Table {
-	slots, block := int64(e.MaxNumSeqs), int64(e.BlockSize)
-	kv := int64(e.NumBlocks-1) * block
+	engine := EngineSpec(e)
+	slots, kv := engine.Slots, engine.KV
 	envelope := admission.Of(slots, kv)
 	return &admission.Table{
 		StallShare: 0.5,
-		Engines: []admission.EngineSpec{{
-			Name: "engine", Slots: slots, KV: kv, Block: block, MaxContext: int64(e.MaxModelLen), Ordered: true, Together: true, Caches: e.PrefixCaching,
-		}},
+		Engines:    []admission.EngineSpec{engine},
 		Classes: []admission.ClassSpec{
 			{
 				Name: trace.Interactive, Floor: admission.Of(slots, kv/4), Ceiling: envelope, IdleAfter: 2 * time.Second, Depth: queued, DefaultOut: 256,
@@ -130,7 +186,9 @@ func (r *Record) OnTime() bool {
 type Score struct {
 	Interactive InteractiveScore `json:"interactive"`
 	Batch       BatchScore       `json:"batch"`
-	MakespanS   float64          `json:"makespan_s"` // the longest, where summed
+	MakespanS   float64          `json:"makespan_s"`        // the longest, where summed
+	Refused     map[string]int   `json:"refused,omitempty"` // requests, by the cause
+	Failed      int              `json:"failed,omitempty"`  // requests, by the engine
 	Reclaims    int              `json:"reclaims"`
 	Preemptions int64            `json:"preemptions"`
 	Recomputed  int64            `json:"recomputed_tokens"`
@@ -174,6 +232,10 @@ func NewScore(t *trace.Trace, run *Run) Score {
 	for i := range run.Records {
 		r := &run.Records[i]
 		s.Reclaims += r.Reclaims
+		count(&s.Failed, r.Outcome == Failed)
+		if r.Outcome == Rejected {
+			s.refuse(r.Cause, 1)
+		}
 		done := r.Outcome == Completed
 		if r.Class == trace.Interactive {
 			n := &s.Interactive
@@ -199,6 +261,13 @@ func NewScore(t *trace.Trace, run *Run) Score {
 	return s
 }
 
+func (s *Score) refuse(cause string, n int) {
+	if s.Refused == nil {
+		s.Refused = map[string]int{}
+	}
+	s.Refused[cause] += n
+}
+
 func seconds(d time.Duration) *float64 {
 	if d < 0 {
 		return nil
@@ -221,6 +290,10 @@ func Sum(scores []Score) Score {
 		}
 		t.MakespanS = max(t.MakespanS, s.MakespanS)
 		t.Reclaims += s.Reclaims
+		t.Failed += s.Failed
+		for cause, n := range s.Refused {
+			t.refuse(cause, n)
+		}
 		t.Preemptions += s.Preemptions
 		t.Recomputed += s.Recomputed
 		t.Recalls = slices.Concat(t.Recalls, s.Recalls)

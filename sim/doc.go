@@ -38,6 +38,7 @@ type Outcome string
 const (
 	Completed Outcome = "completed"
 	Rejected  Outcome = "rejected"
+	Failed    Outcome = "failed" // by the engine
 )
 
 // Record is what became of one request. A time that never came is -1.
@@ -52,7 +53,16 @@ type Record struct {
 	Tokens    int    // of output
 	Reclaims  int
 	Loan      bool
+	// Preemptions by the engine.
+	Preemptions int
+	// Prefilled tokens are what the engine computed for it other than by
+	// generating. With llama-server, tokens of prompts that were computed in the
+	// same step may be counted for each other.
+	Prefilled int
 }
+
+// Recomputed tokens were prefilled again because of a preemption or a reclaim.
+func (r *Record) Recomputed() int { return max(0, r.Prefilled-r.PromptTokens) }
 
 // Recall is one recall as the core saw it. Times are since its opening; -1 is
 // one that never came.
@@ -70,6 +80,5 @@ type Run struct {
 	Recalls     []Recall
 	Makespan    time.Duration // until the last answer
 	Preemptions int64         // by the engine
-	// Recomputed tokens: prefilled again because of a preemption or a reclaim.
-	Recomputed int64
+	Recomputed  int64         // tokens, of all records
 }

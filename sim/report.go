@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"headgate/admission"
 	"headgate/simengine"
 	"headgate/trace"
 )
@@ -20,6 +22,15 @@ type Plan struct {
 	Traces []Source
 	Arms   []string
 	Engine simengine.Config // its Speed is the plan's
+	// Policy takes the place of the headgate arm's own; nil leaves that.
+	Policy *Policy
+}
+
+// Policy is a table for the plan's engine, and the priorities of its classes at
+// the engine, lower first.
+type Policy struct {
+	Table    *admission.Table
+	Priority map[string]int
 }
 
 // Source is one trace of a plan.
@@ -141,12 +152,33 @@ func Execute(p *Plan, each func(arm string, s *Source, t *trace.Trace, r *Record
 	return p.report(scores, leftOut), nil
 }
 
-// check reports an arm that is not known, or that the plan's engine is too small
-// for.
+// arm returns a named arm of the plan.
+func (p *Plan) arm(name string) (*Arm, error) {
+	a, err := NewArm(name, p.Engine)
+	if err == nil && name == Headgate && p.Policy != nil {
+		a.Table, a.Priority = p.Policy.Table, p.Policy.Priority
+	}
+	return a, err
+}
+
+// check reports an arm that is not known, that the plan's engine is too small
+// for, or that has no class for some request.
 func (p *Plan) check(name string) error {
-	arm, err := NewArm(name, p.Engine)
+	arm, err := p.arm(name)
 	if err != nil || arm.Table == nil {
 		return err
+	}
+	for i := range p.Traces {
+		s := &p.Traces[i]
+		entries := []trace.Entry{{ID: "interactive-1", Class: trace.Interactive}, {ID: "batch-1", Class: trace.Batch}} // of one that is drawn
+		if s.Trace != nil {
+			entries = s.Trace.Entries
+		}
+		for k := range entries {
+			if !slices.ContainsFunc(arm.Table.Classes, func(c admission.ClassSpec) bool { return c.Name == entries[k].Class }) {
+				return fmt.Errorf("%s: %w", s, arm.lacks(&entries[k]))
+			}
+		}
 	}
 	var all []error
 	arm.Table.Validate(func(path string, value any, allowed string) {
@@ -156,7 +188,7 @@ func (p *Plan) check(name string) error {
 }
 
 func (p *Plan) run(name string, s *Source) (*finished, error) {
-	arm, err := NewArm(name, p.Engine)
+	arm, err := p.arm(name)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +316,19 @@ func (rep *Report) WriteTable(w io.Writer) error {
 			a.Batch.Completed, a.Batch.Offered, a.Batch.BorrowCohortCompleted, a.Batch.BorrowCohortOffered,
 			a.Batch.TokensInWindow, a.MakespanS, a.Preemptions, a.Recomputed)
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for i := range rep.Arms {
+		a := &rep.Arms[i]
+		for _, cause := range slices.Sorted(maps.Keys(a.Refused)) {
+			fmt.Fprintf(w, "%s refused, %s: %d\n", a.Name, cause, a.Refused[cause])
+		}
+		if a.Failed > 0 {
+			fmt.Fprintf(w, "%s failed at the engine: %d\n", a.Name, a.Failed)
+		}
+	}
+	return nil
 }
 
 // Windows of a trace, as a request line names the one of its arrival.
@@ -294,9 +338,8 @@ const (
 )
 
 // RequestLine is one request in the form of --requests-out: a JSON object a
-// line, from which every count of requests and tokens in a report can be made
-// again. Times are milliseconds since the trace's start, null where they never
-// came.
+// line, from which everything in a report but the recalls can be made again.
+// Times are milliseconds since the trace's start, null where they never came.
 type RequestLine struct {
 	Profile      string   `json:"profile"`
 	Seed         uint32   `json:"seed"`
@@ -310,9 +353,12 @@ type RequestLine struct {
 	FirstTokenMS *float64 `json:"first_token_ms"`
 	DoneMS       *float64 `json:"done_ms"`
 	Outcome      Outcome  `json:"outcome"`
+	Cause        string   `json:"cause,omitempty"` // of a refusal or a failure
 	Prompt       int      `json:"prompt_tokens"`
 	Output       int      `json:"output_tokens"`
 	Reclaims     int      `json:"reclaims"`
+	Preemptions  int      `json:"preemptions"`
+	Recomputed   int      `json:"recomputed_tokens"`
 	// Window is the one of the trace's that the request arrived in: borrow,
 	// return or none.
 	Window string `json:"window,omitempty"`
@@ -338,7 +384,7 @@ func WriteRequest(e *json.Encoder, arm string, s *Source, t *trace.Trace, r *Rec
 	}
 	return e.Encode(&RequestLine{
 		Profile: s.Profile, Seed: s.Seed, File: s.File, Arm: arm, ID: r.ID, Class: r.Class, ArrivalMS: ms(r.Arrival), AdmittedMS: ms(r.Admitted),
-		ScheduledMS: ms(r.Scheduled), FirstTokenMS: ms(r.First), DoneMS: ms(r.Done), Outcome: r.Outcome, Prompt: r.PromptTokens, Output: r.Tokens,
-		Reclaims: r.Reclaims, Window: window, InTime: r.Done >= 0 && r.Done <= t.Workload.Duration(),
+		ScheduledMS: ms(r.Scheduled), FirstTokenMS: ms(r.First), DoneMS: ms(r.Done), Outcome: r.Outcome, Cause: r.Cause,
+		Prompt: r.PromptTokens, Output: r.Tokens, Reclaims: r.Reclaims, Preemptions: r.Preemptions, Recomputed: r.Recomputed(), Window: window, InTime: r.Done >= 0 && r.Done <= t.Workload.Duration(),
 	})
 }

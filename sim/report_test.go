@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"headgate/admission"
 	"headgate/simengine"
 	"headgate/trace"
 )
@@ -173,7 +174,13 @@ func TestSkipped(t *testing.T) {
 func TestExecuteRefuses(t *testing.T) {
 	gold := &trace.Trace{Profile: "p", Entries: []trace.Entry{{ID: "a", Class: "gold", PromptTokens: 1, Output: 1}}}
 	small := simengine.DefaultConfig()
-	small.MaxNumSeqs = 2
+	small.MaxNumSeqs = 1
+	llama := simengine.LlamaServerConfig(4, 8192, true)
+	llama.Model = simengine.DefaultModel()
+	alone := &Policy{Table: &admission.Table{
+		Engines: []admission.EngineSpec{EngineSpec(simengine.DefaultConfig())},
+		Classes: []admission.ClassSpec{{Name: trace.Interactive, Ceiling: admission.Of(4, 5104), DefaultOut: 1}},
+	}}
 	stop := errors.New("stop")
 	for _, c := range []struct {
 		plan Plan
@@ -182,8 +189,10 @@ func TestExecuteRefuses(t *testing.T) {
 	}{
 		{Plan{Arms: []string{"fcfs", "magic"}, Traces: Drawn([]string{"nope"}, seeds(1))}, nil, `arm "magic" is not known`},
 		{Plan{Arms: []string{"fcfs"}, Traces: Drawn([]string{"metal-balanced-v1", "nope", "neither"}, seeds(3))}, nil, `profile "nope" is not known`},
-		{Plan{Arms: []string{"static"}, Traces: []Source{FromFile("g.json", gold)}}, nil, `g.json: request a is of class "gold", which arm static does not have`},
-		{Plan{Arms: []string{"fcfs", "static"}, Traces: Drawn([]string{"nope"}, seeds(1)), Engine: small}, nil, `arm static on an engine of 2 slots: classes[interactive].ceiling.slots is 3`},
+		{Plan{Arms: []string{"static"}, Traces: []Source{FromFile("g.json", gold)}}, nil, `g.json: request a is of class "gold", which arm static does not have: its classes are interactive, batch`},
+		{Plan{Arms: []string{"fcfs", "static"}, Traces: Drawn([]string{"nope"}, seeds(1)), Engine: small}, nil, `arm static on an engine of 1 slots: classes is 2: allowed is floors of slots that sum to at most the envelope of 1`},
+		{Plan{Arms: []string{"fcfs", "priority"}, Traces: Drawn([]string{"nope"}, seeds(1)), Engine: llama}, nil, `arm "priority" is about priorities, and llama-server has none: allowed are fcfs, static, `},
+		{Plan{Arms: []string{"fcfs", "headgate"}, Traces: Drawn([]string{"metal-balanced-v1"}, seeds(1)), Policy: alone}, nil, `profile metal-balanced-v1, seed 1: request batch-1 is of class "batch", which arm headgate does not have: its classes are interactive`},
 		{Plan{Arms: []string{"fcfs"}, Traces: Drawn([]string{"metal-balanced-v1"}, seeds(30))}, func(string, *Source, *trace.Trace, *Record) error { return stop }, "stop"},
 	} {
 		if c.plan.Engine.MaxNumSeqs == 0 {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"headgate/admission"
@@ -11,27 +12,41 @@ import (
 
 // runner is one run in progress.
 type runner struct {
-	arm     *Arm
-	engine  *simengine.Engine
-	core    *admission.Core // nil: direct
-	classes map[string]admission.Class
-	now     time.Duration
-	run     Run
-	flights []flight // by the request's index
-	recalls map[uint64]int
-	waits   map[int]int // recall by the index of the request it was opened for
-	fx      []admission.Effect
-	events  []simengine.Event
-	unique  int64 // prompt tokens of the answers that have ended
+	arm      *Arm
+	engine   *simengine.Engine
+	core     *admission.Core // nil: direct
+	classes  map[string]admission.Class
+	now      time.Duration
+	run      Run
+	flights  []flight // by the request's index
+	queued   int      // requests that wait in the core
+	attempts []attempt
+	holds    map[admission.Hold]int32 // attempts by the holds they run under
+	recalls  map[uint64]int
+	waits    map[int]int // recall by the index of the request it was opened for
+	fx       []admission.Effect
+	events   []simengine.Event
+
+	prefilling []int32 // attempts with prompt left to compute, in the order in which the engine took them
+	prefilled  int64   // tokens by the engine's own count
 }
 
 // flight is where one request is.
 type flight struct {
-	engine simengine.ID
-	hold   admission.Hold
-	out    int32 // of this attempt
-	kept   int32 // of earlier ones
-	told   int32
+	kept   int32 // tokens of output from earlier attempts
+	queued bool
+}
+
+// attempt is one request at the engine.
+type attempt struct {
+	request int32
+	piece   bool // it only warms the beginning of the prompt
+	engine  simengine.ID
+	hold    admission.Hold
+	prompt  int32
+	left    int32 // tokens to prefill before it generates
+	out     int32
+	told    int32
 }
 
 // progressEvery is how many tokens pass between two reports of a hold's progress
@@ -40,6 +55,18 @@ const progressEvery = 16
 
 // Simulate runs a trace through an arm.
 func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
+	r, err := simulation(t, arm)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.all(t.Entries); err != nil {
+		return nil, err
+	}
+	return &r.run, nil
+}
+
+// simulation is a run that has not begun.
+func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 	requests := t.Entries
 	e, err := simengine.New(arm.Engine)
 	if err != nil {
@@ -47,7 +74,7 @@ func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
 	}
 	r := &runner{
 		arm: arm, engine: e, classes: map[string]admission.Class{}, flights: make([]flight, len(requests)),
-		recalls: map[uint64]int{}, waits: map[int]int{},
+		holds: map[admission.Hold]int32{}, recalls: map[uint64]int{}, waits: map[int]int{},
 	}
 	if arm.Table != nil {
 		r.core = admission.New(arm.Table, len(requests)+1)
@@ -61,10 +88,15 @@ func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
 			return nil, fmt.Errorf("request %s arrives at %v, before %s at %v: requests must be in the order of arrival", q.ID, q.Arrival, requests[i-1].ID, requests[i-1].Arrival)
 		}
 		if _, known := r.classes[q.Class]; r.core != nil && !known {
-			return nil, fmt.Errorf("request %s is of class %q, which arm %s does not have", q.ID, q.Class, arm.Name)
+			return nil, arm.lacks(&q)
 		}
 		r.run.Records[i] = Record{Entry: q, Admitted: -1, Scheduled: -1, First: -1, Done: -1}
 	}
+	return r, nil
+}
+
+// all runs everything to its end.
+func (r *runner) all(requests []trace.Entry) error {
 	for next := 0; ; {
 		at, ok := r.next(requests, next)
 		if !ok {
@@ -74,24 +106,26 @@ func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
 		// What the engine has done by now comes before what is asked of it, as a
 		// gateway would have heard of it.
 		if err := r.advance(); err != nil {
-			return nil, err
+			return err
 		}
 		if r.core != nil {
 			if due, ok := r.core.Next(); ok && time.Duration(due) <= at {
 				if err := r.step(&admission.Event{Kind: admission.Tick}); err != nil {
-					return nil, err
+					return err
 				}
 			}
 		}
 		for ; next < len(requests) && requests[next].Arrival <= at; next++ {
 			if err := r.arrive(next); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	r.run.Preemptions = e.Stats().Preemptions
-	r.run.Recomputed = e.Stats().PrefillTokens + e.Stats().PrefixHits - r.unique
-	return &r.run, nil
+	for i := range r.run.Records {
+		r.run.Preemptions += int64(r.run.Records[i].Preemptions)
+		r.run.Recomputed += int64(r.run.Records[i].Recomputed())
+	}
+	return nil
 }
 
 // next is when something happens next: an arrival, a step of the engine, or,
@@ -104,22 +138,11 @@ func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bo
 		at, ok = time.Duration(t), true
 	}
 	if r.core != nil {
-		if t, due := r.core.Next(); due && (ok && time.Duration(t) < at || !ok && r.waiting()) {
+		if t, due := r.core.Next(); due && (ok && time.Duration(t) < at || !ok && r.queued > 0) {
 			at, ok = max(time.Duration(t), r.now), true
 		}
 	}
 	return at, ok
-}
-
-// waiting tells whether a request still waits in the core.
-func (r *runner) waiting() bool {
-	s := r.core.Snapshot()
-	for i := range s.Classes {
-		if s.Classes[i].Queue > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // arrive brings in one request.
@@ -127,7 +150,7 @@ func (r *runner) arrive(i int) error {
 	q := &r.run.Records[i]
 	if r.core == nil {
 		q.Admitted = r.now
-		return r.dispatch(i)
+		return r.dispatch(i, 0, 0)
 	}
 	return r.step(&admission.Event{
 		Kind: admission.Offer, ID: admission.MakeID(1, uint32(i)), Class: r.classes[q.Class],
@@ -143,18 +166,26 @@ func declared(r *Record) int32 {
 	return int32(r.MaxTokens)
 }
 
-// dispatch sends a request to the engine.
-func (r *runner) dispatch(i int) error {
+// dispatch sends a request to the engine under a hold, or of its prompt only the
+// first piece tokens, for one token, if that is not 0.
+func (r *runner) dispatch(i int, hold admission.Hold, piece int64) error {
 	q := &r.run.Records[i]
-	f := &r.flights[i]
+	kept := int(r.flights[i].kept)
 	// What was kept is part of the prompt now.
-	id, err := r.engine.Submit(simengine.Time(r.now), simengine.Request{
-		Synthetic: q.PromptTokens + int(f.kept), Seed: uint64(i) + 1, MaxTokens: q.Output - int(f.kept), IgnoreEOS: true, Priority: r.arm.Priority[q.Class], Tag: uint64(i),
-	})
+	submit := simengine.Request{
+		Synthetic: q.PromptTokens + kept, Seed: uint64(i) + 1, MaxTokens: q.Output - kept, IgnoreEOS: true, Priority: r.arm.Priority[q.Class], Tag: uint64(len(r.attempts)),
+	}
+	if piece > 0 {
+		submit.Synthetic, submit.MaxTokens = int(piece), 1
+	}
+	id, err := r.engine.Submit(simengine.Time(r.now), submit)
 	if err != nil {
 		return fmt.Errorf("arm %s: request %s: %w", r.arm.Name, q.ID, err)
 	}
-	f.engine, f.out, f.told = id, 0, 0
+	if r.core != nil {
+		r.holds[hold] = int32(len(r.attempts))
+	}
+	r.attempts = append(r.attempts, attempt{request: int32(i), piece: piece > 0, engine: id, hold: hold, prompt: int32(submit.Synthetic)})
 	return nil
 }
 
@@ -162,30 +193,58 @@ func (r *runner) dispatch(i int) error {
 func (r *runner) step(ev *admission.Event) error {
 	r.fx = r.core.Step(admission.Time(r.now), ev, r.fx[:0])
 	for k := 0; k < len(r.fx); k++ {
-		e := r.fx[k]
-		i := int(e.ID.Slot())
-		switch e.Op {
-		case admission.Admit:
-			q := &r.run.Records[i]
-			if q.Loan = e.Loan; q.Admitted < 0 {
-				q.Admitted = r.now
-			}
-			r.flights[i].hold = e.Hold
-			if err := r.dispatch(i); err != nil {
-				return err
-			}
-		case admission.Reject:
-			r.run.Records[i].Outcome, r.run.Records[i].Cause = Rejected, e.Cause.String()
-		case admission.Reclaim:
-			r.run.Records[i].Reclaims++
-			if err := r.engine.Abort(simengine.Time(r.now), r.flights[i].engine); err != nil {
-				return fmt.Errorf("arm %s: end %s: %w", r.arm.Name, r.run.Records[i].ID, err)
-			}
-		case admission.Stage:
-			r.stage(&e)
+		if err := r.do(&r.fx[k]); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// do carries out one effect.
+func (r *runner) do(e *admission.Effect) error {
+	i := int(e.ID.Slot())
+	switch e.Op {
+	case admission.Queued:
+		r.await(i, true)
+	case admission.Admit:
+		r.await(i, false)
+		q := &r.run.Records[i]
+		if q.Loan = e.Loan; q.Admitted < 0 {
+			q.Admitted = r.now
+		}
+		return r.dispatch(i, e.Hold, 0)
+	case admission.Warm:
+		r.await(i, false)
+		return r.dispatch(i, e.Hold, e.Tokens)
+	case admission.Reject:
+		r.await(i, false)
+		r.run.Records[i].Outcome, r.run.Records[i].Cause = Rejected, e.Cause.String()
+	case admission.Done:
+		if q := &r.run.Records[i]; e.Cause != admission.CauseFinished {
+			q.Outcome, q.Cause = Failed, e.Cause.String()
+		}
+	case admission.Reclaim:
+		q := &r.run.Records[i]
+		q.Reclaims++
+		if err := r.engine.Abort(simengine.Time(r.now), r.attempts[r.holds[e.Hold]].engine); err != nil {
+			return fmt.Errorf("arm %s: end %s: %w", r.arm.Name, q.ID, err)
+		}
+	case admission.Stage:
+		r.stage(e)
+	}
+	return nil
+}
+
+// await notes whether a request waits in the core.
+func (r *runner) await(i int, now bool) {
+	f := &r.flights[i]
+	switch {
+	case now && !f.queued:
+		r.queued++
+	case !now && f.queued:
+		r.queued--
+	}
+	f.queued = now
 }
 
 func (r *runner) stage(e *admission.Effect) {
@@ -205,58 +264,111 @@ func (r *runner) stage(e *admission.Effect) {
 
 // advance takes in what the engine has done up to now.
 func (r *runner) advance() error {
-	overhead := time.Duration(r.arm.Engine.Model.Overhead * float64(time.Millisecond))
 	r.events = r.engine.Advance(simengine.Time(r.now), r.events[:0])
 	for k := range r.events {
-		ev := &r.events[k]
-		i := int(ev.Tag)
-		q, f := &r.run.Records[i], &r.flights[i]
-		at := time.Duration(ev.At)
-		switch ev.Kind {
-		case simengine.Scheduled:
-			if q.Scheduled < 0 {
-				q.Scheduled = at
-				if c, ok := r.waits[i]; ok {
-					r.run.Recalls[c].Scheduled = at - r.run.Recalls[c].Opened
-				}
-			}
-			if r.core != nil {
-				if err := r.step(&admission.Event{Kind: admission.Scheduled, Hold: f.hold, Cached: ev.Cached}); err != nil {
-					return err
-				}
-			}
-		case simengine.Generated:
-			f.out = ev.Output
-			if q.First < 0 {
-				q.First = at + overhead
-			}
-			if r.core != nil && (f.told == 0 || f.out >= f.told+progressEvery) {
-				f.told = f.out
-				if err := r.step(&admission.Event{Kind: admission.Progress, Hold: f.hold, Out: f.out}); err != nil {
-					return err
-				}
-			}
-		case simengine.Finished:
-			q.Done, q.Outcome, q.Tokens = at+overhead, Completed, int(f.kept+ev.Output)
-			r.run.Makespan = max(r.run.Makespan, q.Done)
-			r.unique += int64(q.PromptTokens)
-			if err := r.over(f, admission.CauseFinished); err != nil {
-				return err
-			}
-		case simengine.Aborted:
-			f.kept += f.out
-			if err := r.over(f, admission.CauseReclaimed); err != nil {
-				return err
+		if err := r.take(&r.events[k]); err != nil {
+			return err
+		}
+	}
+	r.tally()
+	return nil
+}
+
+// take takes in one event of the engine.
+func (r *runner) take(ev *simengine.Event) error {
+	a := &r.attempts[ev.Tag]
+	i := int(a.request)
+	q, f := &r.run.Records[i], &r.flights[i]
+	at := time.Duration(ev.At)
+	seen := at + time.Duration(r.arm.Engine.Model.Overhead*float64(time.Millisecond)) // by the client
+	switch ev.Kind {
+	case simengine.Scheduled:
+		a.left = a.prompt + ev.Output - ev.Cached
+		r.prefilling = append(r.prefilling, int32(ev.Tag))
+		if !a.piece && q.Scheduled < 0 {
+			q.Scheduled = at
+			if c, ok := r.waits[i]; ok {
+				r.run.Recalls[c].Scheduled = at - r.run.Recalls[c].Opened
 			}
 		}
+		if r.core != nil {
+			return r.step(&admission.Event{Kind: admission.Scheduled, Hold: a.hold, Cached: ev.Cached})
+		}
+	case simengine.Preempted:
+		q.Preemptions++
+		r.stopped(int32(ev.Tag))
+	case simengine.Generated:
+		a.out = ev.Output
+		if !a.piece && q.First < 0 {
+			q.First = seen
+		}
+		if r.core != nil && (a.told == 0 || a.out >= a.told+progressEvery) {
+			a.told = a.out
+			return r.step(&admission.Event{Kind: admission.Progress, Hold: a.hold, Out: a.out})
+		}
+	case simengine.Finished:
+		if !a.piece {
+			q.Done, q.Outcome, q.Tokens = seen, Completed, int(f.kept+ev.Output)
+			r.run.Makespan = max(r.run.Makespan, q.Done)
+		}
+		return r.over(int32(ev.Tag), admission.CauseFinished)
+	case simengine.Aborted:
+		if !a.piece {
+			f.kept += a.out
+		}
+		return r.over(int32(ev.Tag), admission.CauseReclaimed)
+	case simengine.Failed:
+		if q.Tokens = int(f.kept + ev.Output); r.core == nil {
+			q.Outcome, q.Cause = Failed, admission.CauseFailed.String()
+		}
+		return r.over(int32(ev.Tag), admission.CauseFailed)
 	}
 	return nil
 }
 
 // over reports the end of an attempt, confirmed by the engine's own word.
-func (r *runner) over(f *flight, why admission.Cause) error {
+func (r *runner) over(tag int32, why admission.Cause) error {
+	r.stopped(tag)
 	if r.core == nil {
 		return nil
 	}
-	return r.step(&admission.Event{Kind: admission.Ended, Hold: f.hold, Out: f.out, Flags: admission.FlagReleased | admission.FlagKept, Cause: why})
+	a := &r.attempts[tag]
+	delete(r.holds, a.hold)
+	flags := uint8(admission.FlagReleased)
+	if why != admission.CauseFailed {
+		flags |= admission.FlagKept
+	}
+	return r.step(&admission.Event{Kind: admission.Ended, Hold: a.hold, Out: a.out, Flags: flags, Cause: why})
+}
+
+// stopped notes that the engine computes nothing for an attempt any more.
+func (r *runner) stopped(tag int32) {
+	if at := slices.Index(r.prefilling, tag); at >= 0 {
+		r.prefilling = slices.Delete(r.prefilling, at, at+1)
+	}
+}
+
+// tally gives what the engine has prefilled in the step that it has just begun to
+// the requests that it was for. The engine counts it in one sum, and hands it out
+// in the order of admission, to each as much as is left of its prompt or as one
+// may have of a step.
+func (r *runner) tally() {
+	total := r.engine.Stats().PrefillTokens
+	step := int32(total - r.prefilled)
+	r.prefilled = total
+	kept := r.prefilling[:0]
+	for _, tag := range r.prefilling {
+		a := &r.attempts[tag]
+		n := min(a.left, step)
+		if most := r.arm.Engine.LongPrefillThreshold; most > 0 {
+			n = min(n, int32(most))
+		}
+		a.left -= n
+		step -= n
+		r.run.Records[a.request].Prefilled += int(n)
+		if a.left > 0 {
+			kept = append(kept, tag)
+		}
+	}
+	r.prefilling = kept
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"headgate/sim"
 	"headgate/simengine"
@@ -17,9 +18,10 @@ import (
 )
 
 func simCommand() *cobra.Command {
-	var output, requestsOut, engineFile string
+	var output, requestsOut string
 	var in simTraces
-	plan := sim.Plan{Engine: simengine.DefaultConfig()}
+	var engine simEngine
+	var plan sim.Plan
 	cmd := &cobra.Command{
 		Use: "sim", Short: "Compare policies on a trace in virtual time", Args: cobra.NoArgs,
 		Long: `Run traces through several arms in virtual time: the gateway's own admission,
@@ -29,19 +31,18 @@ The traces are drawn (--profile, --seeds), read from a directory (--traces), or
 recorded logs, one of a class (--interactive, --batch). Requests whose prompts
 the engine's --max-model-len does not take are skipped and counted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			given := cmd.Flags().Changed
 			if output != "table" && output != "json" {
 				return fmt.Errorf("--output is %q: allowed are table and json", output)
 			}
 			var err error
-			if engineFile != "" {
-				if plan.Engine.Model, err = simengine.LoadModel(engineFile); err != nil {
-					return err
-				}
-			}
-			if err := checkEngine(&plan.Engine); err != nil {
+			if plan.Engine, err = engine.config(given); err != nil {
 				return err
 			}
-			if plan.Traces, err = in.sources(cmd.Flags().Changed, cmd.ErrOrStderr()); err != nil {
+			if !given("arms") {
+				plan.Arms = sim.ArmsFor(plan.Engine)
+			}
+			if plan.Traces, err = in.sources(given, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
 			each, done, err := requestWriter(requestsOut)
@@ -58,31 +59,76 @@ the engine's --max-model-len does not take are skipped and counted.`,
 			return rep.WriteTable(cmd.OutOrStdout())
 		},
 	}
-	f, e := cmd.Flags(), &plan.Engine
+	f := cmd.Flags()
 	in.flags(f)
-	f.StringSliceVar(&plan.Arms, "arms", sim.ArmNames(), "arms to compare")
-	f.StringVar(&engineFile, "engine", "", "the engine's step-time model: a file, or one of "+strings.Join(simengine.Models(), ", ")+" (default m1)")
-	f.Float64Var(&e.Speed, "speed", e.Speed, "factor on every engine step's time: 2 takes twice as long")
-	f.IntVar(&e.MaxNumSeqs, "slots", e.MaxNumSeqs, "sequences that the engine runs at once")
-	f.IntVar(&e.NumBlocks, "kv-blocks", e.NumBlocks, "KV blocks of the engine, of which one is never used")
-	f.IntVar(&e.BlockSize, "block-size", e.BlockSize, "tokens in a KV block")
-	f.IntVar(&e.MaxModelLen, "max-model-len", e.MaxModelLen, "longest sequence, prompt and output, in tokens")
-	f.IntVar(&e.MaxBatchedTokens, "batched-tokens", e.MaxBatchedTokens, "most tokens of one engine step")
-	f.BoolVar(&e.PrefixCaching, "prefix-caching", e.PrefixCaching, "the engine keeps the blocks of ended sequences for reuse")
+	engine.flags(f)
+	f.StringSliceVar(&plan.Arms, "arms", nil, "arms to compare: "+strings.Join(sim.ArmNames(), ", ")+" (default all that the engine can run)")
 	f.StringVar(&output, "output", "table", "table or json")
 	f.StringVar(&requestsOut, "requests-out", "", "write every request's record to this file, one JSON object a line")
 	return cmd
 }
 
-// checkEngine reports what is wrong with an engine in the words of the flags.
-func checkEngine(e *simengine.Config) error {
-	flags := strings.NewReplacer("max_num_batched_tokens", "--batched-tokens", "max_num_seqs", "--slots", "num_gpu_blocks", "--kv-blocks",
-		"block_size", "--block-size", "max_model_len", "--max-model-len", "speed", "--speed")
+// simEngine is the engine that a comparison runs on.
+type simEngine struct {
+	model     string
+	scheduler string
+	unified   bool
+	context   int
+	vllm      simengine.Config
+}
+
+// Flags of one kind of engine only.
+var (
+	vllmFlags  = []string{"kv-blocks", "block-size", "max-model-len", "prefix-caching"}
+	llamaFlags = []string{"context", "unified"}
+)
+
+func (in *simEngine) flags(f *pflag.FlagSet) {
+	in.vllm = simengine.DefaultConfig()
+	e := &in.vllm
+	f.StringVar(&in.model, "engine", "", "the engine's step-time model: a file, or one of "+strings.Join(simengine.Models(), ", ")+" (default m1)")
+	f.StringVar(&in.scheduler, "scheduler", string(simengine.VLLM), "kind of engine: vllm or llama-server")
+	f.Float64Var(&e.Speed, "speed", e.Speed, "factor on every engine step's time: 2 takes twice as long")
+	f.IntVar(&e.MaxNumSeqs, "slots", e.MaxNumSeqs, "sequences that the engine runs at once")
+	f.IntVar(&e.MaxBatchedTokens, "batched-tokens", e.MaxBatchedTokens, "most tokens of one engine step")
+	f.IntVar(&e.NumBlocks, "kv-blocks", e.NumBlocks, "vllm: KV blocks, of which one is never used")
+	f.IntVar(&e.BlockSize, "block-size", e.BlockSize, "vllm: tokens in a KV block")
+	f.IntVar(&e.MaxModelLen, "max-model-len", e.MaxModelLen, "vllm: longest sequence, prompt and output, in tokens")
+	f.BoolVar(&e.PrefixCaching, "prefix-caching", e.PrefixCaching, "vllm: the blocks of ended sequences are kept for reuse")
+	f.IntVar(&in.context, "context", 8192, "llama-server: KV tokens of all slots together")
+	f.BoolVar(&in.unified, "unified", true, "llama-server: any slot may use all of the context; false gives each its equal part")
+}
+
+// config checks the flags and returns the engine.
+func (in *simEngine) config(given func(flag string) bool) (e simengine.Config, err error) {
+	e = in.vllm
+	others, names := llamaFlags, []string{"num_gpu_blocks", "--kv-blocks", "max_model_len", "--max-model-len"}
+	switch simengine.Scheduler(in.scheduler) {
+	case simengine.VLLM:
+	case simengine.LlamaServer:
+		e = simengine.LlamaServerConfig(e.MaxNumSeqs, in.context, in.unified)
+		e.Speed, e.MaxBatchedTokens = in.vllm.Speed, in.vllm.MaxBatchedTokens
+		others, names = vllmFlags, []string{"num_gpu_blocks", "--context + 1", "max_model_len", "a slot's part of --context"}
+	default:
+		return e, fmt.Errorf("--scheduler is %q: allowed are %s and %s", in.scheduler, simengine.VLLM, simengine.LlamaServer)
+	}
+	for _, flag := range others {
+		if given(flag) {
+			return e, fmt.Errorf("--%s: not with --scheduler %s", flag, in.scheduler)
+		}
+	}
+	if in.model != "" {
+		if e.Model, err = simengine.LoadModel(in.model); err != nil {
+			return e, err
+		}
+	}
+	// What is wrong is said in the words of the flags.
+	words := strings.NewReplacer(append(names, "max_num_batched_tokens", "--batched-tokens", "max_num_seqs", "--slots", "block_size", "--block-size", "speed", "--speed")...)
 	var all []error
 	e.Validate(func(path string, value any, allowed string) {
-		all = append(all, fmt.Errorf("%s is %v: allowed: %s", flags.Replace(path), value, flags.Replace(allowed)))
+		all = append(all, fmt.Errorf("%s is %v: allowed: %s", words.Replace(path), value, words.Replace(allowed)))
 	})
-	return errors.Join(all...)
+	return e, errors.Join(all...)
 }
 
 // requestWriter returns what writes requests to a file, and what ends it; a path

@@ -29,9 +29,8 @@ func runSim(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// counts are a report's counts of requests and tokens, as they can be made
-// again from requests. The engine's own (preemptions, recomputed_tokens) and the
-// recalls are not of one request.
+// counts are a report's counts, as they can be made again from requests: all but
+// the recalls.
 type counts struct {
 	Interactive struct {
 		Offered       int `json:"offered"`
@@ -47,8 +46,12 @@ type counts struct {
 		BorrowCohortOffered   int `json:"borrow_cohort_offered"`
 		BorrowCohortCompleted int `json:"borrow_cohort_completed"`
 	} `json:"batch"`
-	MakespanS float64 `json:"makespan_s"`
-	Reclaims  int     `json:"reclaims"`
+	MakespanS   float64        `json:"makespan_s"`
+	Refused     map[string]int `json:"refused"`
+	Failed      int            `json:"failed"`
+	Reclaims    int            `json:"reclaims"`
+	Preemptions int            `json:"preemptions"`
+	Recomputed  int            `json:"recomputed_tokens"`
 }
 
 type perSeed struct {
@@ -67,15 +70,18 @@ type armCounts struct {
 
 // requestLine is what is read of a line of --requests-out.
 type requestLine struct {
-	Profile, File, Arm, Class, Outcome, Window string
-	Seed                                       uint32
-	Reclaims                                   int
-	ArrivalMS                                  float64 `json:"arrival_ms"`
-	FirstTokenMS                               float64 `json:"first_token_ms"`
-	DoneMS                                     float64 `json:"done_ms"`
-	PromptTokens                               int     `json:"prompt_tokens"`
-	OutputTokens                               int     `json:"output_tokens"`
-	BeforeEnd                                  bool    `json:"before_end"`
+	Profile, File, Arm, Class, Outcome, Cause, Window string
+
+	Seed                  uint32
+	Reclaims, Preemptions int
+
+	Recomputed   int     `json:"recomputed_tokens"`
+	ArrivalMS    float64 `json:"arrival_ms"`
+	FirstTokenMS float64 `json:"first_token_ms"`
+	DoneMS       float64 `json:"done_ms"`
+	PromptTokens int     `json:"prompt_tokens"`
+	OutputTokens int     `json:"output_tokens"`
+	BeforeEnd    bool    `json:"before_end"`
 }
 
 func (c *counts) add(l *requestLine) {
@@ -87,6 +93,15 @@ func (c *counts) add(l *requestLine) {
 	}
 	done := l.Outcome == "completed"
 	c.Reclaims += l.Reclaims
+	c.Preemptions += l.Preemptions
+	c.Recomputed += l.Recomputed
+	c.Failed += n(l.Outcome == "failed")
+	if l.Outcome == "rejected" {
+		if c.Refused == nil {
+			c.Refused = map[string]int{}
+		}
+		c.Refused[l.Cause]++
+	}
 	c.MakespanS = max(c.MakespanS, l.DoneMS/1000)
 	if l.Class == "interactive" {
 		onTime := done && l.FirstTokenMS-l.ArrivalMS <= 5_000 && l.DoneMS-l.ArrivalMS <= 30_000
@@ -136,7 +151,8 @@ func recount(t *testing.T, lines io.Reader) []armCounts {
 }
 
 // Every count of a report follows from the lines of its requests: of drawn
-// traces, of files of two profiles, of a log with requests that are skipped.
+// traces, of files of two profiles, of a log with requests that are skipped, of an
+// engine that fails.
 func TestSimRequestsGiveTheReport(t *testing.T) {
 	dir := t.TempDir()
 	for name, profile := range map[string]string{"a.json": "fixed-burst-v3", "b.json": "metal-balanced-v1", "c.json": "fixed-burst-v3"} {
@@ -155,9 +171,14 @@ func TestSimRequestsGiveTheReport(t *testing.T) {
 	for name, args := range map[string][]string{
 		"drawn":     {"--profile", "metal-long-context-v1,metal-declared-v1", "--seeds", "1-4", "--speed", "1.5"},
 		"directory": {"--traces", dir, "--class-of", "log.csv=batch"},
+		"fails":     {"--seeds", "1-3", "--scheduler", "llama-server", "--context", "5000"},
 	} {
 		out := filepath.Join(t.TempDir(), "requests.jsonl")
-		args = append(args, "--arms", "priority,lending", "--output", "json", "--requests-out", out)
+		arms := "priority,lending,headgate"
+		if name == "fails" {
+			arms = "fcfs,lending"
+		}
+		args = append(args, "--arms", arms, "--output", "json", "--requests-out", out)
 		text := runSim(t, args...)
 		var rep struct {
 			Skipped int
@@ -178,6 +199,14 @@ func TestSimRequestsGiveTheReport(t *testing.T) {
 		a := rep.Arms[1]
 		if a.Interactive.ReturnOnTime == 0 || a.Interactive.ReturnOnTime == a.Interactive.ReturnOffered || a.Batch.Completed == a.Batch.Offered || a.Batch.TokensInWindow == 0 {
 			t.Errorf("%s: a report that tells nothing: %+v", name, a)
+		}
+		switch first, last := rep.Arms[0], rep.Arms[len(rep.Arms)-1]; {
+		case a.Refused["queue_full"] == 0:
+			t.Errorf("%s: nothing is refused", name)
+		case name == "fails" && first.Failed == 0:
+			t.Errorf("%s: nothing failed", name)
+		case name != "fails" && (first.Preemptions == 0 || first.Recomputed == 0 || last.Reclaims == 0 || last.Recomputed == 0):
+			t.Errorf("%s: nothing is interrupted: %+v, %+v", name, first, last)
 		}
 		if name == "directory" && rep.Skipped != 2 {
 			t.Errorf("%d skipped, want 2", rep.Skipped)

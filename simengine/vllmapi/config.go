@@ -55,6 +55,9 @@ func Many(slots int) Config {
 // Validate reports every field with an impossible value.
 func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 	c.Engine.Validate(func(path string, value any, allowed string) { bad("engine."+path, value, allowed) })
+	if c.Engine.Scheduler == simengine.LlamaServer {
+		bad("engine.scheduler", c.Engine.Scheduler, "vllm, whose API this is")
+	}
 	if strings.ContainsFunc(c.ModelName, func(r rune) bool { return r < ' ' }) {
 		bad("model_name", c.ModelName, "a name without control characters")
 	}
