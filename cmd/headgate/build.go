@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -93,7 +94,8 @@ func table(p *config.Policy, resolve func(config.Envelope) ([]config.Capacity, [
 	envelope := t.Envelope()
 	shares, problems := resolve(config.Envelope{Slots: envelope[admission.Slots], KVTokens: envelope[admission.KV]})
 	if shares == nil {
-		return nil, fmt.Errorf("the engines found do not fit the configuration: %v", problems[0])
+		first := slices.IndexFunc(problems, func(p config.Problem) bool { return !p.Warning })
+		return nil, fmt.Errorf("the engines found do not fit the configuration: %v", problems[first])
 	}
 	for k := range shares {
 		t.Classes = append(t.Classes, classSpec(&p.Classes[k], &shares[k]))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -80,5 +81,24 @@ pools:
 	}
 	if d := cmp.Diff(want, have); d != "" {
 		t.Errorf("the table (-want +have):\n%s", d)
+	}
+}
+
+// What is told of engines that do not fit is why, and no warning before it.
+func TestTableTellsTheError(t *testing.T) {
+	c := parsed(t, `
+anonymous: {classes: [none]}
+pools:
+  - name: main
+    engines: [{name: gpu0, kind: llamacpp, url: "http://127.0.0.1:8000"}]
+    classes:
+      - {name: none, floor: {slots: 1%}}
+      - name: most
+        ceiling: {slots: 5}
+`)
+	engines := []admission.EngineSpec{{Name: "gpu0", Slots: 4, KV: 8000, Block: 1}}
+	_, err := table(&c.Pools[0].Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return c.Resolve(0, e) }, engines)
+	if err == nil || !strings.Contains(err.Error(), "allowed at most the envelope of 4") {
+		t.Errorf("error %v", err)
 	}
 }

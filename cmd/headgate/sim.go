@@ -2,23 +2,28 @@ package main
 
 import (
 	"bufio"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"headgate/admission"
+	"headgate/config"
 	"headgate/sim"
 	"headgate/simengine"
 	"headgate/trace"
 )
 
 func simCommand() *cobra.Command {
-	var output, requestsOut string
+	var output, requestsOut, policyFile string
 	var in simTraces
 	var engine simEngine
 	var plan sim.Plan
@@ -29,7 +34,10 @@ and a model of the engine. The same input gives the same output.
 
 The traces are drawn (--profile, --seeds), read from a directory (--traces), or
 recorded logs, one of a class (--interactive, --batch). Requests whose prompts
-the engine's --max-model-len does not take are skipped and counted.`,
+the engine's --max-model-len does not take are skipped and counted.
+
+The arm headgate runs the default policy, or the one in a --policy file. "headgate
+sim policy" prints the default as such a file.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			given := cmd.Flags().Changed
 			if output != "table" && output != "json" {
@@ -41,6 +49,14 @@ the engine's --max-model-len does not take are skipped and counted.`,
 			}
 			if !given("arms") {
 				plan.Arms = sim.ArmsFor(plan.Engine)
+			}
+			if policyFile != "" {
+				if !slices.Contains(plan.Arms, sim.Headgate) {
+					return fmt.Errorf("--policy is the policy of arm %s: --arms leaves that out", sim.Headgate)
+				}
+				if plan.Policy, err = loadPolicy(cmd, policyFile, plan.Engine); err != nil {
+					return err
+				}
 			}
 			if plan.Traces, err = in.sources(given, cmd.ErrOrStderr()); err != nil {
 				return err
@@ -63,9 +79,44 @@ the engine's --max-model-len does not take are skipped and counted.`,
 	in.flags(f)
 	engine.flags(f)
 	f.StringSliceVar(&plan.Arms, "arms", nil, "arms to compare: "+strings.Join(sim.ArmNames(), ", ")+" (default all that the engine can run)")
+	f.StringVar(&policyFile, "policy", "", "file with the policy of arm headgate: a pool's classes, stall_share and reclaims_per_second")
 	f.StringVar(&output, "output", "table", "table or json")
 	f.StringVar(&requestsOut, "requests-out", "", "write every request's record to this file, one JSON object a line")
+	cmd.AddCommand(&cobra.Command{
+		Use: "policy", Short: "Print the default policy as a file for --policy", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), policyYAML)
+			return err
+		},
+	})
 	return cmd
+}
+
+//go:embed policy.yaml
+var policyYAML string
+
+// loadPolicy reads a policy and makes its table for an engine. Every problem of
+// the file is printed; the error is that it can't be used.
+func loadPolicy(cmd *cobra.Command, path string, e simengine.Config) (*sim.Policy, error) {
+	f, problems, err := config.LoadPolicy(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range problems {
+		fmt.Fprintln(cmd.ErrOrStderr(), p)
+	}
+	if f == nil {
+		return nil, fmt.Errorf("--policy %s: %d problems", path, config.Errors(problems))
+	}
+	t, err := table(&f.Policy, f.Resolve, []admission.EngineSpec{sim.EngineSpec(e)})
+	if err != nil {
+		return nil, fmt.Errorf("--policy %s: %w", path, err)
+	}
+	p := &sim.Policy{Table: t, Priority: map[string]int{}}
+	for i := range f.Classes {
+		p.Priority[f.Classes[i].Name] = int(f.Classes[i].Priority)
+	}
+	return p, nil
 }
 
 // simEngine is the engine that a comparison runs on.

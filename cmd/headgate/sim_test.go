@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"headgate/simengine"
 	"headgate/trace"
 )
 
@@ -218,6 +219,41 @@ func TestSimRequestsGiveTheReport(t *testing.T) {
 		if again, err := os.ReadFile(out); err != nil || !bytes.Equal(again, lines) {
 			t.Errorf("%s: the requests differ the second time: %v", name, err)
 		}
+	}
+}
+
+// The default policy, in the file that is printed, is the arm that is built in: on
+// the default engine and on every other.
+func TestSimPolicyFileIsTheDefault(t *testing.T) {
+	for _, engine := range [][]string{
+		nil,
+		{"--speed", "2", "--prefix-caching"},
+		{"--slots", "6", "--kv-blocks", "701", "--block-size", "8"},
+		{"--scheduler", "llama-server", "--context", "6001"},
+		{"--scheduler", "llama-server", "--context", "16384", "--unified=false"},
+	} {
+		args := append([]string{"--arms", "headgate", "--profile", "metal-long-context-v1,metal-balanced-v1,metal-declared-v1", "--seeds", "1-4", "--output", "json"}, engine...)
+		if d := cmp.Diff(runSim(t, args...), runSim(t, append(args, "--policy", "policy.yaml")...)); d != "" {
+			t.Errorf("%v: the built-in policy and the file's differ (-built-in +file):\n%s", engine, d)
+		}
+	}
+	doc, err := os.ReadFile("../../docs/simulation.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(doc), "```yaml\n"+policyYAML+"```\n") {
+		t.Error("docs/simulation.md does not show policy.yaml")
+	}
+}
+
+// What a file says of a class's priority at the engine is what its requests get.
+func TestSimPolicyPriorities(t *testing.T) {
+	p, err := loadPolicy(simCommand(), "policy.yaml", simengine.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(map[string]int{"interactive": 0, "batch": 10}, p.Priority); d != "" {
+		t.Error(d)
 	}
 }
 
