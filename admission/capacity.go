@@ -50,6 +50,7 @@ func (c *Core) use(k Class, en *engine, delta Amount) {
 	}
 	c.promised = c.promised.add(cl.used.max(cl.hold))
 	if cl.spec.Window > 0 {
+		c.redue(cl)
 		c.dueIn(cl)
 	}
 }
@@ -172,6 +173,7 @@ type fitting struct {
 	limit  int32
 	piece  int32 // tokens of the prompt's beginning that are warmed; 0: the request starts
 	loan   bool
+	cached int32   // tokens of it that the engine need not compute
 	free   float64 // the share of the engine that it would leave free
 	within bool    // the class would stay within its floor
 	// Why not, on the engine that came closest.
@@ -186,11 +188,11 @@ const (
 	refusedNone    refusal = iota
 	refusedEngine          // no engine that could run it takes work
 	refusedCeiling         // condition 1, the class's ceiling
-	refusedFull            // condition 1, the engine
-	refusedHeld            // condition 2, capacity that others keep
-	refusedPaired          // what has come free was freed for another
 	refusedWhole           // it could not be reclaimed, and would take too long
 	refusedStall           // it would hold up a protected class
+	refusedPaired          // what has come free was freed for another
+	refusedFull            // condition 1, the engine
+	refusedHeld            // condition 2, capacity that others keep
 )
 
 // better tells which of two engines a request should have: one that takes it,
@@ -203,6 +205,8 @@ func (f *fitting) better(than *fitting) bool {
 		return f.ok
 	case f.within != than.within:
 		return f.within
+	case f.ok && f.cached != than.cached:
+		return f.cached > than.cached
 	case f.ok:
 		return f.free > than.free
 	}
@@ -247,13 +251,14 @@ func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
 	case f.refusal != refusedNone:
 	case c.pairs != 0 && !c.leavesPairs(en, q, f.amount):
 		f.refusal, f.resource = refusedPaired, Slots
-	case f.loan && q.whole && cl.spec.Mode == ReclaimNow && !c.brief(cl, en, q, f.expect):
+	case f.loan && c.unending(cl, en, q, &f) && !cl.alone(f.amount):
 		f.refusal = refusedWhole
 	case c.stalls(q.class, en, q) || c.crowds(q.class, en, q):
 		f.refusal = refusedStall
 	default:
 		f.ok = true
 		if len(c.engines) > 1 {
+			f.cached = q.prompt + q.kept - q.work(en)
 			f.free = 1
 			for r := range NumResources {
 				total := Of(en.spec.Slots, en.spec.KV)[r]
@@ -270,11 +275,25 @@ func (c *Core) leavesPairs(en *engine, q *request, amount Amount) bool {
 	return kept == (Amount{}) || en.used.add(amount).add(en.foreign).add(kept).within(Of(en.spec.Slots, en.spec.KV))
 }
 
-// brief tells whether a request that could not go on after a reclaim is predicted
-// to end within its class's grace.
-func (c *Core) brief(cl *class, en *engine, q *request, expect int32) bool {
+// unending tells whether a request could not go on after a reclaim, and is not
+// predicted to end within its class's grace.
+func (c *Core) unending(cl *class, en *engine, q *request, f *fitting) bool {
+	if !q.whole || cl.spec.Mode != ReclaimNow {
+		return false
+	}
 	each := en.timing.tokenTime(en.used[Slots] + int64(q.n))
-	return each != 0 && en.timing.prefillTime(q.work(en))+Time(expect)*each <= Time(cl.spec.Grace)
+	return each == 0 || en.timing.prefillTime(q.work(en))+Time(f.expect)*each > Time(cl.spec.Grace)
+}
+
+// alone tells whether a class may run a request that could not be reclaimed as a
+// loan all the same: if it has no floor on which it could ever run, it has to, and
+// then as the class's one pinned request.
+func (cl *class) alone(amount Amount) bool {
+	own := cl.spec.Floor
+	if cl.spec.Window > 0 && own[Slots] > 0 {
+		own[KV] = cl.spec.Ceiling[KV] // see dueFloor
+	}
+	return !amount.within(own) && !cl.pinned
 }
 
 // check evaluates the two conditions for class cl taking amount on engine en.
@@ -364,7 +383,9 @@ func (c *Core) admit(slot int32, f *fitting) {
 		h.prompt, h.piece = f.piece, f.piece
 	}
 	c.chill(q.session)
-	if n := cl.spec.PinAfter; n > 0 && int(q.reclaims) >= n && !cl.pinned {
+	pin := cl.spec.PinAfter > 0 && int(q.reclaims) >= cl.spec.PinAfter
+	pin = pin || f.loan && c.unending(cl, &c.engines[f.engine], q, f)
+	if pin && !cl.pinned && f.piece == 0 {
 		h.pinned, cl.pinned = true, true
 	}
 	c.starts(i)
@@ -434,9 +455,11 @@ func (c *Core) free(i int32) {
 // its idle time counts.
 func (c *Core) rest(k Class) {
 	cl := &c.classes[k]
+	c.redue(cl)
 	if cl.queue.n > 0 || cl.used != (Amount{}) || cl.idleSince != Never {
 		return
 	}
+	c.forgive(k)
 	cl.idleSince = c.now
 	c.wake(c.looks(cl))
 }
@@ -445,7 +468,10 @@ func (c *Core) rest(k Class) {
 func (c *Core) scheduled(ev *Event) {
 	if i := c.find(ev.Hold); i != none && c.holds[i].state != holdGhost {
 		h := &c.holds[i]
-		h.scheduled, h.cached = c.now, max(h.cached, ev.Cached)
+		if h.scheduled == 0 {
+			h.scheduled = max(c.now, 1)
+		}
+		h.cached = min(max(h.cached, ev.Cached), h.prompt)
 	}
 }
 

@@ -52,6 +52,9 @@ type Core struct {
 	stallAt       Time // of that sum
 
 	sessions []session
+	held     bool     // the guard has refused somebody in this pump
+	spared   uint64   // classes whose heads will have room soon by themselves
+	learned  uint64   // counts what recallCost goes by
 	ending   []ending // scratch of forecast
 	victims  []victim // of the reclaim in work: scratch
 	fx       []Effect
@@ -83,6 +86,8 @@ type class struct {
 	promptAt         uint8
 	firsts           [5]Time // its last times from admission to first token
 	firstAt          uint8
+	cost             Time   // see recallCost
+	costOf           uint64 // 1 + learned as of it
 	usualPrompt      int32
 	idleSince        Time // when it last came to have nothing running or waiting; Never while it has
 	peak             peak
@@ -127,7 +132,7 @@ type request struct {
 	tenant   Tenant
 	whole    bool // see FlagWhole
 	late     bool // it waits and can't be in time any more
-	reclaims uint8
+	reclaims uint16
 	prompt   int32
 	cached   int32  // tokens of the prompt that need no prefill
 	home     Engine // where they are cached
@@ -208,7 +213,6 @@ const maxTries = 3
 func New(t *Table, capacity int) *Core {
 	c := &Core{next: Never, freeHold: none, requests: make([]request, capacity), holds: make([]hold, 0, capacity)}
 	c.apply(t)
-	c.retime()
 	return c
 }
 
@@ -241,12 +245,11 @@ func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
 		c.observe(ev.Engine, &ev.Gauge)
 	case Apply:
 		c.apply(ev.Table)
-		c.retime()
 	case Tick:
 	default:
 		panic(fmt.Sprintf("admission: event of unknown kind %d", ev.Kind))
 	}
-	if c.drain && !c.drained && c.used == (Amount{}) {
+	if c.drain && !c.drained && c.used == (Amount{}) && c.waiting == 0 {
 		c.drained = true
 		c.emit(Effect{Op: Drained})
 	}
@@ -287,8 +290,9 @@ func (c *Core) tick() {
 		}
 	}
 	c.expireGhosts()
-	c.pump()
+	// First what is known, then what the pump asks for.
 	c.retime()
+	c.pump()
 }
 
 // retime sets next from every timer.
@@ -362,6 +366,9 @@ func (c *Core) apply(t *Table) {
 			cl.peak.init(w, c.now)
 		}
 		cl.spec = spec
+		c.learned++
+		cl.open = cl.open || spec.Window > 0
+		c.unpair(Class(k), cl.pairing.req)
 		if cl.protected() {
 			c.guarded |= bit(Class(k))
 		}
@@ -375,6 +382,7 @@ func (c *Core) apply(t *Table) {
 		c.expose(Class(k))
 		c.review(Class(k))
 	}
+	c.retime()
 	c.pump()
 }
 
@@ -441,11 +449,12 @@ func (c *Core) offer(ev *Event) {
 	c.place++
 	*q = request{
 		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
-		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, cached: max(ev.Cached, 0), home: ev.Engine, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
+		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
 		line: c.line(ev.Class, ev.Tenant), prev: none, next: none, longer: none, later: none,
 	}
 	cl.counts.Offered++
 	refuse := func(why Cause, want, allowed int64) {
+		c.unpair(ev.Class, ev.ID)
 		cl.counts.Rejected[why]++
 		retry := Time(0)
 		if why == CauseQueueFull || why == CauseForecast {
@@ -474,12 +483,16 @@ func (c *Core) offer(ev *Event) {
 		cl.comes.add(c.now - cl.came)
 	}
 	cl.came = c.now
-	cl.learnPrompt(q.prompt)
+	c.learnPrompt(cl, q.prompt)
 	if cl.queue.head == none {
 		f := c.fit(cl, q)
 		if !f.ok && cl.spec.Depth == 0 {
-			// It can't wait, but what it lacks within its floor is recalled.
+			// It can't wait, but what it lacks within its floor is recalled, for it
+			// or for the next.
 			f = c.seek(ev.Class, int32(slot))
+			if !f.ok && f.within && c.reclaimable() && c.reclaimFor(ev.Class, int32(slot)) {
+				f = c.fit(cl, q)
+			}
 		}
 		if f.ok && (!f.loan || c.mayBorrow(ev.Class)) {
 			c.lift(cl, q.line)
@@ -571,6 +584,7 @@ func (c *Core) ended(ev *Event) {
 	if ev.Cause == CauseFinished && !warmed {
 		c.learnLength(h)
 		en.learnPace(h, c.now)
+		c.learned++
 		c.keepWarm(h)
 	}
 	if ev.Cause == CauseUnreachable && en.state == Ready {
@@ -581,12 +595,17 @@ func (c *Core) ended(ev *Event) {
 	q := &c.requests[slot]
 	c.charge(q, h.prompt, h.out)
 	q.hold = none
-	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered && !c.drain
+	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered
 	switch {
 	case h.piece == 0 && ev.Flags&FlagKept != 0:
 		q.kept += h.out / h.n
 	case warmed:
 		q.cached, q.home = h.piece, h.engine
+	}
+	// What the core itself has interrupted goes on, whatever comes; what failed is
+	// tried again where the engine did nothing for it.
+	if again && ev.Cause != CauseReclaimed && !warmed {
+		again = !c.drain && ev.Cause != CauseClientGone && ev.Cause != CauseTimeout
 	}
 	if again && ev.Cause != CauseReclaimed && !warmed {
 		again = ev.Flags&FlagUntouched != 0 && q.tries < maxTries

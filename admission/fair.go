@@ -282,8 +282,8 @@ func (c *Core) front(cl *class) (first [foremost]int32, n int) {
 
 // pass is what has passed a queue's head.
 //
-// A head that waits for KV, and for that alone, may be passed by smaller requests
-// that fit, until together they have reserved as much KV as it needs; then nobody
+// A head that waits for KV, and for that alone, or that the stall guard refuses, or
+// that could not be reclaimed, may be passed by smaller requests that fit, until together they have reserved as much KV as it needs; then nobody
 // passes until it is admitted or gone. Its place in the batch is left free, and
 // a head within its floor stays within it, so that what it waits for besides is
 // the end of those who passed and nothing else.
@@ -330,8 +330,17 @@ func (c *Core) reach(cl *class, head *fitting) int64 {
 func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 	cl := &c.classes[k]
 	p := &cl.queue.pass
-	p.open = !head.ok && head.resource == KV
 	left := head.amount[KV] - p.tokens
+	switch head.refusal {
+	case refusedEngine:
+		// Whoever waits for an engine that takes no work is in nobody's way on the
+		// others.
+		p.open, left = true, 1<<40
+	case refusedWhole, refusedStall:
+		p.open = true
+	default:
+		p.open = !head.ok && head.resource == KV
+	}
 	if !p.open || left <= 0 {
 		return none, fitting{}
 	}

@@ -7,8 +7,8 @@ import (
 
 // forecast predicts for how long a request that can't start now will wait, and
 // whether anything is known. Behind others it is the pace at which the class has
-// been getting to start; in any case no less than until enough of what runs will
-// have ended to make room for it.
+// been getting to start; while that is not known, and for the first, it is no less
+// than until enough of what runs will have ended to make room.
 //
 // Both are estimates, and neither is invented: while the class has hardly been
 // seen to wait, and the engine hardly to finish anything, there is none.
@@ -19,8 +19,9 @@ import (
 // queue at the very moment of overload.
 func (c *Core) forecast(cl *class, q *request) (wait Time, known bool) {
 	if cl.queue.n > 0 {
-		wait = cl.pace.forecast(c.now, cl.queue.n)
-		known = wait > 0
+		if wait = cl.pace.forecast(c.now, cl.queue.n); wait > 0 {
+			return wait, true
+		}
 	}
 	soonest, ok := Never, false
 	for e := range c.engines {
@@ -30,16 +31,13 @@ func (c *Core) forecast(cl *class, q *request) (wait Time, known bool) {
 		}
 		amount, _, _ := c.price(cl, en, q)
 		if c.loans > 0 && cl.used.add(amount).within(cl.floor) {
-			return wait, known // room is made for it
+			return 0, false // room is made for it
 		}
 		if at := c.roomAt(cl, en, amount); at < soonest {
 			soonest, ok = at, true
 		}
 	}
-	if ok {
-		wait, known = max(wait, soonest-c.now), true
-	}
-	return wait, known
+	return soonest - c.now, ok
 }
 
 // roomAt predicts when an engine will have room for a request, if nobody else
@@ -51,9 +49,10 @@ func (c *Core) roomAt(cl *class, en *engine, amount Amount) Time {
 		return c.now
 	}
 	c.ending = c.ending[:0]
+	ahead := c.ahead(en)
 	for i := range c.holds {
 		if h := &c.holds[i]; h.state == holdLive && h.engine == en.id {
-			c.ending = append(c.ending, ending{c.ends(h), h.amount})
+			c.ending = append(c.ending, ending{c.ends(h, ahead), h.amount})
 		}
 	}
 	slices.SortFunc(c.ending, func(a, b ending) int { return cmp.Compare(a.at, b.at) })

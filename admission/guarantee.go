@@ -76,6 +76,10 @@ func (c *Core) call(k Class) {
 	if due != g.due {
 		g.due = due
 		c.setFloors()
+		// What it runs beyond what it is owed now is on loan from the others, and
+		// what it is owed is not.
+		c.expose(k)
+		c.absorb(k)
 	}
 	c.dueIn(cl)
 }
@@ -92,27 +96,39 @@ func (c *Core) undo(h *hold) {
 	c.dueIn(cl)
 }
 
+// forgive ends the debt to a class that has nothing left to do: what nobody waits
+// for any more is not owed.
+func (c *Core) forgive(k Class) {
+	cl := &c.classes[k]
+	c.accrue(cl)
+	if cl.owed.debt = min(cl.owed.debt, 0); cl.owed.due {
+		c.call(k)
+	}
+}
+
 // dueIn asks for a tick when a class's debt is next called or paid.
 func (c *Core) dueIn(cl *class) {
-	rate := cl.owing()
+	rate, debt := cl.owing(), cl.debtAt(c.now)
 	switch g := &cl.owed; {
 	case cl.service() == 0:
 	case !g.due && rate > 0:
-		c.wake(c.now + (cl.called()-g.debt+rate-1)/rate)
+		c.wake(c.now + (cl.called()-debt+rate-1)/rate)
+	case g.due && rate > 0 && debt < cl.service()/8*7:
+		c.wake(c.now + (cl.service()/8*7-debt+rate-1)/rate)
 	case g.due && rate < 0:
-		c.wake(c.now + (g.debt-cl.paid()-rate-1)/-rate)
+		c.wake(c.now + (debt-cl.paid()-rate-1)/-rate)
 	}
 }
 
 // setFloors derives what is owed to each class now. A window's service comes out
 // of the others' floors while it is due, of those of the last class first, and
-// never out of what is never lent.
+// never out of what is never lent. It is no more than the class has work for.
 func (c *Core) setFloors() {
 	over := Amount{}.sub(c.whole)
 	for k := range c.classes {
 		cl := &c.classes[k]
-		if cl.floor = cl.spec.Floor; cl.spec.Window > 0 && !cl.owed.due {
-			cl.floor = Amount{}
+		if cl.floor = cl.spec.Floor; cl.spec.Window > 0 {
+			cl.floor = c.dueFloor(cl)
 		}
 		over = over.add(cl.floor)
 	}
@@ -129,5 +145,34 @@ func (c *Core) setFloors() {
 	}
 	for k := range c.classes {
 		c.refresh(Class(k))
+	}
+}
+
+// dueFloor is the floor of a windowed class: nothing unless it is due, no more
+// slots than it has work for, and at least the KV that its first request needs,
+// since a slot without it would serve nobody.
+func (c *Core) dueFloor(cl *class) Amount {
+	f := cl.spec.Floor
+	f[Slots] = min(f[Slots], cl.used[Slots]+int64(cl.queue.n))
+	if !cl.owed.due || f[Slots] == 0 {
+		return Amount{}
+	}
+	if i := cl.queue.head; i != none && cl.used[Slots] < f[Slots] {
+		q := &c.requests[i]
+		for e := range c.engines {
+			en := &c.engines[e]
+			if why, _, _ := en.misfit(cl, q); why == CauseNone && !en.spec.Closed {
+				amount, _, _ := c.price(cl, en, q)
+				f[KV] = min(max(f[KV], cl.used[KV]+amount[KV]), cl.most[KV])
+			}
+		}
+	}
+	return f
+}
+
+// redue keeps a due class's floor to what it has work for.
+func (c *Core) redue(cl *class) {
+	if cl.owed.due && cl.floor != c.dueFloor(cl) {
+		c.setFloors()
 	}
 }

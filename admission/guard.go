@@ -56,12 +56,12 @@ func (c *Core) stalls(k Class, en *engine, q *request) bool {
 			if ahead > 0 && ahead+own > bear {
 				return true
 			}
-		case !c.paces(p, en, int64(q.n)):
-			return true
 		case owed:
-			if waits && !cl.overdue() {
+			if !cl.overdue() && (waits || !c.paces(p, en, int64(q.n))) {
 				return true
 			}
+		case !c.paces(p, en, int64(q.n)):
+			return true
 		case ahead+own > bear && (waits || p.comes.within(c.now-p.came, ahead+own-bear) > mayComeLate):
 			return true
 		case !c.mayStall(own):
@@ -163,13 +163,4 @@ func (c *Core) stall(k Class, en *engine, h *hold) {
 // stallsOfLate is the sum of the stalls, of which the allowed share has drained.
 func (c *Core) stallsOfLate() Time {
 	return max(0, c.stallSum-Time(c.stallShare*float64(c.now-c.stallAt)))
-}
-
-// stallsOver is when the stalls of late will have drained, Never if they bind
-// nothing.
-func (c *Core) stallsOver() Time {
-	if c.stallShare == 0 || c.stallSum == 0 {
-		return Never
-	}
-	return c.stallAt + Time(float64(c.stallSum)/c.stallShare) + 1
 }

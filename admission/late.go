@@ -26,6 +26,7 @@ func (c *Core) relegate(cl *class) {
 			return
 		}
 		q := &c.requests[slot]
+		c.unpair(q.class, c.requestID(slot))
 		cl.queue.pass = pass{}
 		c.part(cl, slot)
 		q.late = true
@@ -38,12 +39,13 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 	if cl.spec.Objective.First == 0 {
 		return false
 	}
-	age := c.now - q.arrived
+	age, any := c.now-q.arrived, false
 	for e := range c.engines {
 		en := &c.engines[e]
 		if !en.counts {
 			continue
 		}
+		any = true
 		start := max(cl.usualStart(), en.timing.prefillTime(q.work(en)))
 		whole := Time(0)
 		if limit := Time(cl.spec.Objective.Whole); limit > 0 {
@@ -58,7 +60,7 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 			return false
 		}
 	}
-	return true
+	return any // while nothing runs there is nothing to know
 }
 
 // usualStart is the median of the class's last times from admission to first

@@ -9,6 +9,7 @@ import "math/bits"
 // lent of its own, the boundary is there for those who had to leave it free. So
 // whoever was refused before something was admitted is asked again.
 func (c *Core) pump() {
+	c.held, c.spared = false, 0
 	for again := true; again; {
 		again = false
 		c.blockIn, c.blockOut = 0, 0
@@ -16,18 +17,45 @@ func (c *Core) pump() {
 			blocked := c.blockIn
 			again = c.serve(k, false) && blocked != 0 || again
 		}
-		again = again || c.blockIn != 0 && c.reclaimable() && c.reclaim(c.blockIn)
+		again = again || c.blockIn != 0 && c.reclaimable() && c.reclaim(c.blockIn&^c.spared)
 	}
-	for k := range eachClass(c.waiting &^ c.blockIn) {
-		c.serve(k, true)
+	for again := true; again; {
+		for k := range eachClass(c.waiting &^ c.blockIn) {
+			c.serve(k, true)
+		}
+		again = c.unkeep()
+	}
+	if c.held {
+		// What the guard refuses depends on the time, in more ways than are worth
+		// computing.
+		c.wake(c.now + guardEvery)
 	}
 	if c.waiting != 0 {
 		for k := range eachClass(c.guarded | c.settles) {
 			c.wake(c.looks(&c.classes[k]))
 		}
-		c.wake(max(c.stallsOver(), c.now+1))
 	}
 }
+
+// unkeep opens the lending of a class that keeps its floor and uses nothing of it,
+// and whose own head, beyond it, waits for what others wait for: or they would wait
+// for each other. It reports whether there was one.
+func (c *Core) unkeep() (opened bool) {
+	for k := range eachClass(c.blockOut) {
+		if cl := &c.classes[k]; !cl.open && cl.used == (Amount{}) {
+			cl.open, cl.opened, opened = true, c.now, true
+			c.refresh(k)
+			c.emit(Effect{Op: Stage, Cause: CauseLendingOpened, Class: k})
+		}
+	}
+	if opened {
+		c.blockOut = 0
+	}
+	return opened
+}
+
+// guardEvery is how often those whom the guard refuses are looked at again.
+const guardEvery = Time(250e6)
 
 // mayBorrow is the barrier: nobody borrows while demand within a floor waits,
 // and a class does not borrow past an earlier one that waits for the same idle
@@ -40,7 +68,7 @@ func (c *Core) mayBorrow(k Class) bool { return c.blockIn == 0 && c.blockOut&(bi
 func (c *Core) seek(k Class, slot int32) fitting {
 	cl := &c.classes[k]
 	f := c.fit(cl, &c.requests[slot])
-	if !f.ok && f.within && !c.soon(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
+	if (f.refusal == refusedFull || f.refusal == refusedHeld) && f.within && !c.soon(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
 		f = c.fit(cl, &c.requests[slot])
 	}
 	return f
@@ -55,6 +83,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 		slot := cl.queue.head
 		f := c.seek(k, slot)
 		if !f.ok {
+			c.held = c.held || f.refusal == refusedStall
 			if f.within && cl.recall.open {
 				c.stay(cl, &f)
 			}
@@ -66,6 +95,9 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 		}
 		switch {
 		case f.ok && f.loan && !(borrow && c.mayBorrow(k)):
+			if borrow {
+				c.blockOut |= bit(k)
+			}
 			return admitted
 		case f.ok:
 			cl.turn(&c.requests[slot])
@@ -73,7 +105,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)
 		case f.refusal == refusedStall && c.split(k, slot, borrow):
-		case f.refusal == refusedEngine || f.refusal == refusedCeiling || f.refusal >= refusedWhole:
+		case f.refusal < refusedPaired:
 			// Nothing that another class gives back would help.
 			return admitted
 		case f.within:

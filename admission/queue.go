@@ -38,6 +38,7 @@ func (c *Core) enqueue(slot int32) {
 	if cl.spec.MaxWait > 0 {
 		c.wake(q.waits.plus(cl.spec.MaxWait))
 	}
+	c.redue(cl)
 	c.dueIn(cl)
 	c.emit(Effect{Op: Queued, Class: q.class, Tenant: q.tenant, ID: c.requestID(slot)})
 }
@@ -65,6 +66,7 @@ func (c *Core) unqueue(slot int32) {
 		c.blockIn &^= bit(q.class)
 		c.blockOut &^= bit(q.class)
 		cl.pace.last = 0
+		c.wake(c.looks(cl))
 	}
 }
 

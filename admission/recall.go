@@ -1,5 +1,10 @@
 package admission
 
+import (
+	"cmp"
+	"slices"
+)
+
 // recall is one class's claim on what it lent.
 //
 // Alternatives: one recall for the whole pool would be simpler, but then a
@@ -31,6 +36,7 @@ func (c *Core) recallFor(k Class, slot int32, want Amount) bool {
 		c.thrashed(cl)
 		cl.open = false
 		c.refresh(k)
+		c.wake(c.looks(cl))
 		c.emit(Effect{Op: Stage, Cause: CauseLendingClosed, Class: k})
 	}
 	r := &cl.recall
@@ -142,19 +148,19 @@ func (c *Core) expose(k Class) {
 	for i := cl.loanHead; i != none; i = c.holds[i].next {
 		own = own.sub(c.holds[i].amount)
 	}
-	for !own.within(cl.floor) {
-		newest := none
-		for i := range c.holds {
-			h := &c.holds[i]
-			if h.state == holdFree || h.class != k || h.loan {
-				continue
-			}
-			if newest == none || h.admitted >= c.holds[newest].admitted {
-				newest = int32(i)
-			}
+	if own.within(cl.floor) {
+		return
+	}
+	var holds []int32
+	for i := range c.holds {
+		if h := &c.holds[i]; h.state != holdFree && h.class == k && !h.loan {
+			holds = append(holds, int32(i))
 		}
-		own = own.sub(c.holds[newest].amount)
-		c.lend(newest)
+	}
+	slices.SortStableFunc(holds, func(a, b int32) int { return cmp.Compare(c.holds[a].admitted, c.holds[b].admitted) })
+	for n := len(holds) - 1; n >= 0 && !own.within(cl.floor); n-- {
+		own = own.sub(c.holds[holds[n]].amount)
+		c.lend(holds[n])
 	}
 }
 

@@ -21,14 +21,46 @@ func (c *Core) reclaim(set uint64) (again bool) {
 // ended in vain, and nothing if what is on its way out, or about to end by
 // itself, is enough.
 func (c *Core) reclaimFor(k Class, slot int32) (together bool) {
-	for _, more := range [...]bool{false, true} {
-		for e := range c.engines {
-			if ok, ended := c.reclaimOn(Engine(e), k, slot, more); ok {
-				return ended && c.engines[e].spec.Together
-			}
+	for e := range c.engines {
+		if c.roomComes(Engine(e), k, slot) {
+			return false
+		}
+	}
+	if !c.mayReclaim() {
+		return false
+	}
+	for e := range c.engines {
+		if c.reclaimOn(Engine(e), k, slot) {
+			return c.engines[e].spec.Together
 		}
 	}
 	return false
+}
+
+// demand prices the first request of a class on an engine; ok is false if it is
+// not one that could run there within the class's floor.
+func (c *Core) demand(cl *class, en *engine, q *request) (after, amount Amount, ok bool) {
+	if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
+		return after, amount, false
+	}
+	amount, _, _ = c.price(cl, en, q)
+	after = cl.used.add(amount)
+	return after, amount, after.within(cl.floor)
+}
+
+// roomComes tells whether a head will find room on an engine without anything
+// being ended.
+func (c *Core) roomComes(e Engine, k Class, slot int32) bool {
+	cl, en, q := &c.classes[k], &c.engines[e], &c.requests[slot]
+	after, amount, ok := c.demand(cl, en, q)
+	if !ok {
+		return false
+	}
+	until, ok := c.outlasts(e, cl, q, after, amount)
+	if ok && until > c.now {
+		c.wake(until)
+	}
+	return ok
 }
 
 // outlook is what a request within its class's floor meets on one engine, once
@@ -82,21 +114,24 @@ func (o *outlook) fits(cl *class, after, amount Amount) bool {
 func (c *Core) outlasts(e Engine, cl *class, q *request, after, amount Amount) (until Time, ok bool) {
 	o := c.look(cl, &c.engines[e])
 	until = c.now
-	patience := c.patience(cl, q, o.en)
+	if o.fits(cl, after, amount) {
+		return until, true
+	}
+	patience, ahead := c.patience(cl, q, o.en), c.ahead(o.en)
 	for i := range c.holds {
-		if o.fits(cl, after, amount) {
-			return until, true
-		}
 		h := &c.holds[i]
 		if h.state != holdLive || h.engine != e {
 			continue
 		}
-		if at := c.ends(h); at <= patience {
+		if at := c.ends(h, ahead); at <= patience {
 			o.here = o.here.sub(h.amount)
 			until = max(until, at)
+			if o.fits(cl, after, amount) {
+				return until, true
+			}
 		}
 	}
-	return until, o.fits(cl, after, amount)
+	return until, false
 }
 
 // soon tells whether a request within its class's floor that finds no room will
@@ -107,16 +142,12 @@ func (c *Core) soon(cl *class, q *request) bool {
 		return false
 	}
 	for e := range c.engines {
-		en := &c.engines[e]
-		if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
-			continue
-		}
-		amount, _, _ := c.price(cl, en, q)
-		after := cl.used.add(amount)
-		if !after.within(cl.floor) {
+		after, amount, ok := c.demand(cl, &c.engines[e], q)
+		if !ok {
 			continue
 		}
 		if until, ok := c.outlasts(Engine(e), cl, q, after, amount); ok && until > c.now {
+			c.spared |= bit(q.class)
 			c.wake(until)
 			return true
 		}
@@ -131,31 +162,29 @@ type victim struct {
 	ended bool
 }
 
-// reclaimOn does so on one engine. It reports whether there will be room, and
-// whether it ended anything for it; without more it ends nothing.
+// reclaimOn ends just enough on one engine, and reports whether it did.
 //
 // Victims are taken in the order of least waste, the tokens that will have to be
 // computed again and a fixed cost, until the request fits; then those are given
-// back, in reverse, without which it fits too. A loan that is predicted to end
-// within the class's grace is waited for. A class gives back what it borrowed and
-// no more: once what is left to it is within its floor, the rest of its loans stay.
+// back, in reverse, without which it fits too. A class gives back what it borrowed
+// and no more: once what is left to it is within its floor, the rest of its loans stay.
 //
 // Alternatives: the newest loan first, as engines do it, is fair among borrowers
 // but wastes a whole prefill to free what a nearly finished answer would have
 // freed anyway; the smallest set is a knapsack, whose best answer is worth less
 // here than one that anybody can follow by hand.
-func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bool) {
+func (c *Core) reclaimOn(e Engine, k Class, slot int32) bool {
 	cl, en, q := &c.classes[k], &c.engines[e], &c.requests[slot]
-	if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
-		return false, false
+	after, amount, ok := c.demand(cl, en, q)
+	if !ok {
+		return false
 	}
-	amount, _, _ := c.price(cl, en, q)
-	after := cl.used.add(amount)
-	if !after.within(cl.floor) {
-		return false, false
+	if c.stalls(k, en, q) {
+		c.held = true
+		return false // it could not start there anyhow
 	}
 	o := c.look(cl, en)
-	c.candidates(e, k, q)
+	c.candidates(e, k)
 	left := make([]Amount, 0, MaxClasses)
 	for j := range c.classes {
 		left = append(left, c.classes[j].used.sub(c.classes[j].going))
@@ -170,13 +199,6 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 		left[h.class] = o.leaves(&c.classes[h.class], left[h.class], amount)
 		v.ended = !give
 	}
-	if until, ok := c.outlasts(e, cl, q, after, amount); ok {
-		c.wake(until)
-		return true, false
-	}
-	if !more {
-		return false, false
-	}
 	for i := range c.victims {
 		v := &c.victims[i]
 		if o.fits(cl, after, amount) {
@@ -187,7 +209,7 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 		}
 	}
 	if !o.fits(cl, after, amount) {
-		return false, false
+		return false
 	}
 	for i := len(c.victims) - 1; i >= 0; i-- {
 		if v := &c.victims[i]; v.ended {
@@ -202,8 +224,8 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 			n++
 		}
 	}
-	if !c.mayReclaim(n) {
-		return true, false
+	if !c.countReclaims(n) {
+		return false
 	}
 	if !en.spec.Together {
 		c.pair(k, e, slot, amount)
@@ -213,21 +235,35 @@ func (c *Core) reclaimOn(e Engine, k Class, slot int32, more bool) (ok, ended bo
 			c.end(v.hold, k, c.requestID(slot))
 		}
 	}
-	return true, true
+	return true
 }
 
-// mayReclaim tells whether n more reclaims are within what a second allows, and
-// if so counts them. More than a second's worth at once go when there were none
-// for a second.
-func (c *Core) mayReclaim(n int) bool {
+// reclaimSpan is what the rate of reclaims counts over.
+const reclaimSpan = Time(1e9)
+
+// mayReclaim tells whether one more reclaim is within what a second allows, and if
+// not asks for a tick when it will be.
+func (c *Core) mayReclaim() bool {
+	if c.reclaimRate == 0 || c.reclaimsUntil <= c.now {
+		return true
+	}
+	at := c.reclaimsUntil + reclaimSpan/Time(c.reclaimRate) - reclaimSpan
+	if at > c.now {
+		c.wake(at)
+	}
+	return at <= c.now
+}
+
+// countReclaims counts n more reclaims if they are within what a second allows.
+// More than a second's worth at once go when there were none for a second.
+func (c *Core) countReclaims(n int) bool {
 	if c.reclaimRate == 0 {
 		return true
 	}
-	const second = Time(1e9)
 	busy := max(c.reclaimsUntil, c.now)
-	next := busy + second*Time(n)/Time(c.reclaimRate)
-	if next > c.now+second && busy > c.now {
-		c.wake(min(next-second, busy))
+	next := busy + reclaimSpan*Time(n)/Time(c.reclaimRate)
+	if next > c.now+reclaimSpan && busy > c.now {
+		c.wake(min(next-reclaimSpan, busy))
 		return false
 	}
 	c.reclaimsUntil = next
@@ -290,7 +326,7 @@ func (c *Core) end(i int32, k Class, id ID) {
 		p.going = p.going.add(h.amount)
 	}
 	v.counts.Reclaims++
-	q.reclaims++
+	q.reclaims = min(q.reclaims+1, 1<<16-1)
 	c.classes[k].counts.WasteTokens += int64(h.prompt-h.cached) + int64(h.out)
 	c.emit(Effect{Op: Reclaim, Class: h.class, Engine: h.engine, Tenant: q.tenant, ID: h.req, Hold: c.holdID(i), For: id})
 }
@@ -313,9 +349,9 @@ func (c *Core) trust(e Engine, confirmed bool) {
 // maxUntrue is how many reclaims in a row may stay unconfirmed.
 const maxUntrue = 3
 
-// candidates collects the loans on an engine that may be ended now for request
-// q of class k, in the order in which they are to go.
-func (c *Core) candidates(e Engine, k Class, q *request) {
+// candidates collects the loans on an engine that may be ended now for class k, in
+// the order in which they are to go.
+func (c *Core) candidates(e Engine, k Class) {
 	c.victims = c.victims[:0]
 	if c.engines[e].untrue >= maxUntrue {
 		return
@@ -327,7 +363,7 @@ func (c *Core) candidates(e Engine, k Class, q *request) {
 		}
 		for i := cl.loanHead; i != none; i = c.holds[i].next {
 			h := &c.holds[i]
-			if h.engine != e || h.state != holdLive {
+			if h.engine != e || h.state != holdLive || h.pinned {
 				continue
 			}
 			if cl.spec.Mode == Deadline {
@@ -337,7 +373,7 @@ func (c *Core) candidates(e Engine, k Class, q *request) {
 				}
 				continue
 			}
-			if h.pinned || h.whole && h.first != 0 {
+			if h.whole && h.first != 0 {
 				continue
 			}
 			waste := int64(h.prompt) + int64(h.out)

@@ -105,21 +105,24 @@ func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thras
 // usually needs has to be computed again; and where p can't bear to wait for one,
 // whoever returns meanwhile is late, and so are some who come behind.
 func (c *Core) recallCost(p *class) Time {
-	cost := Time(0)
-	for e := range c.engines {
-		en := &c.engines[e]
-		for k := range c.classes {
-			cl := &c.classes[k]
-			if cl == p || cl.spec.Mode == Attrition {
-				continue
-			}
-			again := en.timing.prefillTime(cl.usualPrompt)
-			if limit := Time(p.spec.Objective.First); limit > 0 && again+en.timing.prefillTime(p.usualPrompt) > limit {
-				again = again * 5 / 2
-			}
-			cost = max(cost, again)
+	if p.costOf == c.learned+1 {
+		return p.cost
+	}
+	longest, cost := int32(0), Time(0)
+	for k := range c.classes {
+		if cl := &c.classes[k]; cl != p && cl.spec.Mode != Attrition {
+			longest = max(longest, cl.usualPrompt)
 		}
 	}
+	for e := range c.engines {
+		en := &c.engines[e]
+		again := en.timing.prefillTime(longest)
+		if limit := Time(p.spec.Objective.First); limit > 0 && again+en.timing.prefillTime(p.usualPrompt) > limit {
+			again = again * 5 / 2
+		}
+		cost = max(cost, again)
+	}
+	p.cost, p.costOf = cost, c.learned+1
 	return cost
 }
 
@@ -149,6 +152,8 @@ func (c *Core) reopen(k Class) {
 // closed one lends again; Never if time alone changes nothing.
 func (c *Core) looks(cl *class) Time {
 	switch {
+	case cl.spec.Window > 0 && !cl.protected():
+		return Never
 	case cl.open && (c.waiting == 0 || !cl.protected() && cl.spec.Reopen == ReopenIdle):
 		return Never
 	case cl.idleSince != Never:
@@ -163,8 +168,8 @@ func (c *Core) looks(cl *class) Time {
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:
-		if at := cl.pressed + cl.idleAfter(); at > c.now {
-			return at
+		if at := cl.pressed + cl.idleAfter(); at > c.now || cl.queue.n == 0 && !cl.recall.open {
+			return max(at, c.now)
 		}
 	}
 	return Never
@@ -199,8 +204,11 @@ func (c *Core) rested(cl *class) {
 }
 
 // learnPrompt keeps the largest of a class's last prompts.
-func (cl *class) learnPrompt(n int32) {
+func (c *Core) learnPrompt(cl *class, n int32) {
 	cl.prompts[cl.promptAt] = n
 	cl.promptAt = (cl.promptAt + 1) % uint8(len(cl.prompts))
-	cl.usualPrompt = slices.Max(cl.prompts[:])
+	if m := slices.Max(cl.prompts[:]); m != cl.usualPrompt {
+		cl.usualPrompt = m
+		c.learned++
+	}
 }

@@ -218,6 +218,8 @@ func (c *ClassSpec) validate(envelope Amount, bad func(path string, value any, a
 		bad("deadline", c.LoanLife, "no deadline without reclaim: deadline")
 	}
 	switch {
+	case c.Window != 0 && (c.Window < time.Second || c.Window > time.Hour):
+		bad("window", c.Window, "0, or a duration from 1s to 1h")
 	case c.Window > 0 && c.Unlent != (Amount{}):
 		bad("unlent", view(c.Unlent), "nothing with guarantee: window, which keeps nothing at any one moment")
 	case c.Reopen > ReopenSettled:
@@ -227,7 +229,7 @@ func (c *ClassSpec) validate(envelope Amount, bad func(path string, value any, a
 		path  string
 		value int64
 	}{
-		{"window", int64(c.Window)}, {"grace", int64(c.Grace)}, {"keep_warm", int64(c.KeepWarm)}, {"pin_after", int64(c.PinAfter)},
+		{"grace", int64(c.Grace)}, {"keep_warm", int64(c.KeepWarm)}, {"pin_after", int64(c.PinAfter)},
 		{"objective.ttft", int64(c.Objective.First)}, {"objective.tpot", int64(c.Objective.Token)}, {"objective.e2e", int64(c.Objective.Whole)},
 		{"queue.depth", int64(c.Depth)}, {"queue.per_tenant", int64(c.TenantDepth)}, {"queue.wait", int64(c.MaxWait)},
 		{"idle_after", int64(c.IdleAfter)}, {"max_output", int64(c.MaxOut)},

@@ -49,6 +49,7 @@ func (r *recent) least() (took, tokens Time, ok bool) {
 // while it knows of no prompt. Of a size never seen it knows what a smaller one
 // took, of which two steps were not for its tokens, or else a larger one.
 func (t *timing) prefillTime(n int32) Time {
+	n = max(n, 0)
 	size := bits.Len32(uint32(max(n, 1)))
 	if took, tokens, ok := t.prefill[size].least(); ok {
 		return took * Time(n) / tokens
@@ -134,6 +135,7 @@ func (c *Core) started(i int32) {
 func (c *Core) learnStart(h *hold) {
 	en := &c.engines[h.engine]
 	cl := &c.classes[h.class]
+	c.learned++
 	cl.firsts[cl.firstAt] = c.now - h.admitted
 	cl.firstAt = (cl.firstAt + 1) % uint8(len(cl.firsts))
 	if work := h.prompt - h.cached; h.alone && work > 0 {
@@ -164,18 +166,23 @@ func (en *engine) learnPace(h *hold, now Time) {
 	}
 }
 
-// ends predicts when a hold will be over, Never while nothing is known.
-func (c *Core) ends(h *hold) Time {
+// ahead is for how long what is being prefilled still holds up all else on an
+// engine.
+func (c *Core) ahead(en *engine) (sum Time) {
+	for _, i := range en.starting {
+		h := &c.holds[i]
+		sum += max(0, en.timing.prefillTime(h.prompt-h.cached)-(c.now-h.admitted))
+	}
+	return sum
+}
+
+// ends predicts when a hold will be over, Never while nothing is known. It needs
+// what ahead says of its engine.
+func (c *Core) ends(h *hold, ahead Time) Time {
 	en := &c.engines[h.engine]
 	each := en.timing.tokenTime(en.used[Slots])
 	if each == 0 {
 		return Never
 	}
-	left := Time(max(h.expect-h.out/h.n, 1)) * each
-	// Whatever is being prefilled holds everything up, itself included.
-	for _, i := range en.starting {
-		s := &c.holds[i]
-		left += max(0, en.timing.prefillTime(s.prompt-s.cached)-(c.now-s.admitted))
-	}
-	return c.now + left
+	return c.now + ahead + Time(max(h.expect-h.out/h.n, 1))*each
 }
