@@ -106,20 +106,21 @@ type class struct {
 
 // engine is one engine's state.
 type engine struct {
-	id       Engine
-	spec     EngineSpec
-	state    State
-	counts   bool // in the envelope: open and ready
-	used     Amount
-	going    Amount // of used, with holds that are ending or over
-	foreign  Amount
-	slack    int64 // KV tokens kept free because the engine preempted
-	calm     Time  // since when it has not preempted, or slack was last lowered
-	timing   timing
-	starting []int32 // holds without a token yet
-	untrue   int     // reclaims in a row that it did not confirm
-	ledger   peak
-	gauge    gauge
+	id        Engine
+	spec      EngineSpec
+	state     State
+	counts    bool // in the envelope: open and ready
+	used      Amount
+	going     Amount // of used, with holds that are ending or over
+	foreign   Amount
+	slack     int64 // KV tokens kept free because the engine preempted
+	calm      Time  // since when it has not preempted, or slack was last lowered
+	timing    timing
+	lastFirst Time    // when a hold's first token last came
+	starting  []int32 // holds without a token yet
+	untrue    int     // reclaims in a row that it did not confirm
+	ledger    peak
+	gauge     gauge
 }
 
 // request is one waiting or running request.

@@ -49,7 +49,7 @@ func (c *Core) roomAt(cl *class, en *engine, amount Amount) Time {
 		return c.now
 	}
 	c.ending = c.ending[:0]
-	ahead := c.ahead(en)
+	ahead := c.ahead(en, 0)
 	for i := range c.holds {
 		if h := &c.holds[i]; h.state == holdLive && h.engine == en.id {
 			c.ending = append(c.ending, ending{c.ends(h, ahead), h.amount})

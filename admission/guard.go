@@ -111,19 +111,15 @@ func (c *Core) stalled(p *class, j Class, en *engine) (ahead, bear Time, waits b
 	}
 	for _, i := range en.starting {
 		h := &c.holds[i]
-		need := en.timing.prefillTime(h.prompt - h.cached)
-		switch {
-		case h.class > j:
-			ahead += max(0, need-(c.now-h.admitted))
-		case h.class == j && h.req != 0:
+		if h.class == j && h.req != 0 {
 			waits, oldest = true, min(oldest, c.requests[h.req.Slot()].arrived)
-			own += need
+			own += en.timing.prefillTime(h.prompt - h.cached)
 		}
 	}
 	if !waits {
 		own = en.timing.prefillTime(p.usualPrompt)
 	}
-	return ahead, Time(p.spec.Objective.First) - (c.now - oldest) - own, waits
+	return c.ahead(en, j+1), Time(p.spec.Objective.First) - (c.now - oldest) - own, waits
 }
 
 // bears is for how long a request of class p can still be held up.

@@ -117,7 +117,7 @@ func (c *Core) outlasts(e Engine, cl *class, q *request, after, amount Amount) (
 	if o.fits(cl, after, amount) {
 		return until, true
 	}
-	patience, ahead := c.patience(cl, q, o.en), c.ahead(o.en)
+	patience, ahead := c.patience(cl, q, o.en), c.ahead(o.en, 0)
 	for i := range c.holds {
 		h := &c.holds[i]
 		if h.state != holdLive || h.engine != e {

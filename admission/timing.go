@@ -136,6 +136,7 @@ func (c *Core) learnStart(h *hold) {
 	en := &c.engines[h.engine]
 	cl := &c.classes[h.class]
 	c.learned++
+	en.lastFirst = c.now
 	cl.firsts[cl.firstAt] = c.now - h.admitted
 	cl.firstAt = (cl.firstAt + 1) % uint8(len(cl.firsts))
 	if work := h.prompt - h.cached; h.alone && work > 0 {
@@ -167,13 +168,16 @@ func (en *engine) learnPace(h *hold, now Time) {
 }
 
 // ahead is for how long what is being prefilled still holds up all else on an
-// engine.
-func (c *Core) ahead(en *engine) (sum Time) {
+// engine, of the classes from the given one on. The engine computes one after the
+// other, each at the earliest when the one before it was done.
+func (c *Core) ahead(en *engine, from Class) Time {
+	done := en.lastFirst
 	for _, i := range en.starting {
-		h := &c.holds[i]
-		sum += max(0, en.timing.prefillTime(h.prompt-h.cached)-(c.now-h.admitted))
+		if h := &c.holds[i]; h.class >= from {
+			done = max(done, h.admitted, h.scheduled) + en.timing.prefillTime(h.prompt-h.cached)
+		}
 	}
-	return sum
+	return max(0, done-c.now)
 }
 
 // ends predicts when a hold will be over, Never while nothing is known. It needs
