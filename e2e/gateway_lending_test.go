@@ -141,9 +141,15 @@ func testLending(t *testing.T, b backend) {
 	}
 }
 
-func testReclaim(t *testing.T, b backend) {
+// byDeadline and atOnce are how batch gives back what it borrowed in testReclaim.
+const (
+	byDeadline = ", reclaim: deadline, deadline: 1s"
+	atOnce     = ", reclaim: reclaim, guarantee: window, window: 60s"
+)
+
+func testReclaim(t *testing.T, b backend, batchSettings string) {
 	k := newKeys(t)
-	g := serveBackend(t, b, k, ", idle_after: 100ms", ", reclaim: deadline, deadline: 1s")
+	g := serveBackend(t, b, k, ", idle_after: 100ms", batchSettings)
 	const tokens = 600
 	body := func(i int) object {
 		return object{"model": b.model, "messages": user([]string{"the river", "a mountain", "some words"}[i]), "max_tokens": tokens, "temperature": 0}
@@ -153,7 +159,7 @@ func testReclaim(t *testing.T, b backend) {
 		calls = append(calls, client.Call{BaseURL: g.URL + "/v1", APIKey: k.jobs, Route: client.Chat, TimeoutMS: 100_000, Body: body(i)})
 	}
 	batch := client.Start(t, sdk, calls...)
-	g.AwaitPool("batch has three slots", func(s *admission.Snapshot) bool { return class(s, "batch").Loans == 2 })
+	g.AwaitPool("batch has three slots", func(s *admission.Snapshot) bool { return class(s, "batch").Used.Slots == 3 })
 	untilLoad(t, b.url, 3, 0)
 
 	// Two interactive requests: one takes the unlent slot, the other wants a loan's.

@@ -46,13 +46,15 @@ func TestGateway(t *testing.T) {
 		b.run(t, "refuses in the SDK's terms", testRefusals)
 		b.run(t, "gives hints that are followed", testHints)
 		b.run(t, "lends and recalls", testLending)
-		b.run(t, "reclaims by deadline", testReclaim)
+		b.run(t, "reclaims by deadline", func(t *testing.T, b backend) { testReclaim(t, b, byDeadline) })
+		b.run(t, "reclaims at once", func(t *testing.T, b backend) { testReclaim(t, b, atOnce) })
 	})
 	t.Run("simulated", func(t *testing.T) {
 		e := headgate.StartEngine(t, "--speed", "0.05", "--num-gpu-blocks", "2048", "--enable-per-request-metrics")
 		b := backend{kind: "vllm", url: e.URL, model: e.Model, exact: true}
 		basic(t, b)
-		b.run(t, "reclaims by deadline", testReclaim)
+		b.run(t, "reclaims by deadline", func(t *testing.T, b backend) { testReclaim(t, b, byDeadline) })
+		b.run(t, "reclaims at once", func(t *testing.T, b backend) { testReclaim(t, b, atOnce) })
 	})
 	if os.Getenv(realengine.LlamaServerEnv) == "" {
 		return
