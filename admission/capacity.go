@@ -487,7 +487,7 @@ func (c *Core) progress(ev *Event) {
 	h.out = max(h.out, ev.Out)
 	first := h.first == 0 && h.out > 0
 	if first {
-		h.first, h.firstOut = c.now, h.out
+		h.first, h.firstOut = max(c.now, 1), h.out
 		c.learnStart(h)
 		c.started(i)
 	}

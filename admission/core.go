@@ -132,25 +132,28 @@ type request struct {
 	declared bool
 	tenant   Tenant
 	whole    bool // see FlagWhole
-	late     bool // it waits and can't be in time any more
-	reclaims uint16
-	prompt   int32
-	cached   int32  // tokens of the prompt that need no prefill
-	home     Engine // where they are cached
-	session  uint32
-	kept     int32 // tokens of output from earlier attempts
-	out      int32
-	n        int32
-	hold     int32
-	place    uint64
-	arrived  Time
-	waits    Time // since when it has waited
-	line     int32
-	prev     int32 // in its tenant's line
-	next     int32
-	longer   int32 // in the order of waits
-	later    int32
-	charged  int64 // weighted tokens
+	// interrupted: the core has ended an attempt of it, or has had a piece of its
+	// prompt computed. It is not refused any more.
+	interrupted bool
+	late        bool // it waits and can't be in time any more
+	reclaims    uint16
+	prompt      int32
+	cached      int32  // tokens of the prompt that need no prefill
+	home        Engine // where they are cached
+	session     uint32
+	kept        int32 // tokens of output from earlier attempts
+	out         int32
+	n           int32
+	hold        int32
+	place       uint64
+	arrived     Time
+	waits       Time // since when it has waited
+	line        int32
+	prev        int32 // in its tenant's line
+	next        int32
+	longer      int32 // in the order of waits
+	later       int32
+	charged     int64 // weighted tokens
 }
 
 type requestState uint8
@@ -301,8 +304,8 @@ func (c *Core) retime() {
 	c.next = Never
 	for k := range c.classes {
 		cl := &c.classes[k]
-		if at, ok := c.expires(cl); ok {
-			c.wake(at)
+		if i := c.expires(cl); i != none {
+			c.wake(c.waitsUntil(i))
 		}
 		if cl.open && cl.spec.Window == 0 {
 			c.wake(cl.peak.falls())
@@ -392,7 +395,7 @@ func (c *Core) review(k Class) {
 	cl := &c.classes[k]
 	for i := cl.queue.longest; i != none; {
 		next := c.requests[i].later
-		if c.drain || cl.spec.Closed {
+		if (c.drain || cl.spec.Closed) && !c.requests[i].interrupted {
 			c.reject(i, CauseDraining, 0, 0)
 		} else if why, want, allowed := c.feasible(cl, &c.requests[i]); why != CauseNone {
 			c.reject(i, why, want, allowed)
@@ -597,6 +600,7 @@ func (c *Core) ended(ev *Event) {
 	c.charge(q, h.prompt, h.out)
 	q.hold = none
 	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered
+	q.interrupted = q.interrupted || ev.Cause == CauseReclaimed || warmed
 	switch {
 	case h.piece == 0 && ev.Flags&FlagKept != 0:
 		q.kept += h.out / h.n

@@ -52,8 +52,9 @@ func (c *Core) stalls(k Class, en *engine, q *request) bool {
 		switch {
 		case !c.active(p):
 			// Nobody is there to be held up, but who returns must not find more
-			// than one start before him that he can't bear.
-			if ahead > 0 && ahead+own > bear {
+			// than one start before him that he can't bear, and not even one that
+			// can be split.
+			if ahead+own > bear && (ahead > 0 || en.spec.Caches && q.n == 1 && bear > 0) {
 				return true
 			}
 		case owed:

@@ -73,17 +73,27 @@ func (c *Core) unqueue(slot int32) {
 // expireQueue refuses what has waited as long as its class allows.
 func (c *Core) expireQueue(k Class) {
 	cl := &c.classes[k]
-	for at, ok := c.expires(cl); ok && at <= c.now; at, ok = c.expires(cl) {
-		c.reject(cl.queue.longest, CauseQueueWait, 0, 0)
+	for i := c.expires(cl); i != none && c.waitsUntil(i) <= c.now; i = c.expires(cl) {
+		c.reject(i, CauseQueueWait, 0, 0)
 	}
 }
 
-// expires returns when the first request of a class will have waited as long as
-// the class allows, and whether there is one.
-func (c *Core) expires(cl *class) (Time, bool) {
+// expires returns the request of a class that will next have waited as long as the
+// class allows. What the core itself has interrupted is not among them: it would be
+// lost by that.
+func (c *Core) expires(cl *class) int32 {
 	i := cl.queue.longest
-	if i == none || cl.spec.MaxWait == 0 {
-		return 0, false
+	if cl.spec.MaxWait == 0 {
+		return none
 	}
-	return c.requests[i].waits.plus(cl.spec.MaxWait), true
+	for i != none && c.requests[i].interrupted {
+		i = c.requests[i].later
+	}
+	return i
+}
+
+// waitsUntil is when a waiting request is refused.
+func (c *Core) waitsUntil(slot int32) Time {
+	q := &c.requests[slot]
+	return q.waits.plus(c.classes[q.class].spec.MaxWait)
 }

@@ -72,8 +72,9 @@ type ClassSpec struct {
 	IdleAfter time.Duration
 	Mode      Mode
 	LoanLife  time.Duration // for Deadline: the agreed life of a loan
-	// Grace spares a loan that is predicted to end within it from ReclaimNow.
-	// Work that can't go on after a reclaim borrows only if it is.
+	// Grace is how long, from its arrival, a request of the class waits for what is
+	// predicted to end by itself before loans are ended for it; and how long, of the
+	// class's own work that can't go on after a reclaim, may be on loan.
 	Grace time.Duration
 	// PinAfter is after how many reclaims a request runs to its end, one of the
 	// class at a time; 0 is never.

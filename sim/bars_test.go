@@ -76,6 +76,24 @@ func TestReturnTrace(t *testing.T) {
 	}
 }
 
+// Where the engine caches prefixes, a prefill that is too long is split, and a
+// returning request waits for a piece of it at most.
+func TestReturnTraceSplit(t *testing.T) {
+	for _, c := range []struct{ speed, onTime float64 }{{1, 0.99}, {1.5, 0.97}, {2, 0.92}, {2.5, 0.85}} {
+		e := simengine.DefaultConfig()
+		e.Speed, e.PrefixCaching = c.speed, true
+		rep, err := Execute(&Plan{Traces: Drawn([]string{"metal-long-context-v1"}, seeds(30)), Arms: []string{"headgate"}, Engine: e}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &rep.Arms[0]
+		t.Logf("speed %g: on time %d of %d, makespan %.0f s, %d tokens recomputed", c.speed, a.Interactive.ReturnOnTime, a.Interactive.ReturnOffered, a.MakespanS, a.Recomputed)
+		if float64(a.Interactive.ReturnOnTime) < c.onTime*float64(a.Interactive.ReturnOffered) || a.Batch.Completed != a.Batch.Offered {
+			t.Errorf("speed %g: on time %d of %d, batch %d of %d", c.speed, a.Interactive.ReturnOnTime, a.Interactive.ReturnOffered, a.Batch.Completed, a.Batch.Offered)
+		}
+	}
+}
+
 // Neither class ever pauses: batch must not be starved, and interactive must not
 // pay for that.
 func TestSteadyTrace(t *testing.T) {

@@ -23,7 +23,8 @@ type runner struct {
 	attempts []attempt
 	holds    map[admission.Hold]int32 // attempts by the holds they run under
 	recalls  map[uint64]int
-	waits    map[int]int // recall by the index of the request it was opened for
+	waits    map[int]int       // recall by the index of the request it was opened for
+	sessions map[string]uint32 // numbers, by name
 	fx       []admission.Effect
 	events   []simengine.Event
 
@@ -74,7 +75,7 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 	}
 	r := &runner{
 		arm: arm, engine: e, classes: map[string]admission.Class{}, flights: make([]flight, len(requests)),
-		holds: map[admission.Hold]int32{}, recalls: map[uint64]int{}, waits: map[int]int{},
+		holds: map[admission.Hold]int32{}, recalls: map[uint64]int{}, waits: map[int]int{}, sessions: map[string]uint32{},
 	}
 	if arm.Table != nil {
 		r.core = admission.New(arm.Table, len(requests)+1)
@@ -154,8 +155,30 @@ func (r *runner) arrive(i int) error {
 	}
 	return r.step(&admission.Event{
 		Kind: admission.Offer, ID: admission.MakeID(1, uint32(i)), Class: r.classes[q.Class],
-		Prompt: int32(q.PromptTokens), Out: declared(q), N: 1,
+		Prompt: int32(q.PromptTokens), Out: declared(q), N: 1, Session: r.session(i),
 	})
+}
+
+// session is the number of a request's session, 0 if it has none.
+func (r *runner) session(i int) uint32 {
+	name := r.run.Records[i].Session
+	if name == "" {
+		return 0
+	}
+	n, ok := r.sessions[name]
+	if !ok {
+		n = uint32(len(r.sessions) + 1)
+		r.sessions[name] = n
+	}
+	return n
+}
+
+// seed names a request's text. Those of one session begin alike.
+func (r *runner) seed(i int) uint64 {
+	if n := r.session(i); n != 0 {
+		return uint64(n) << 32
+	}
+	return uint64(i) + 1
 }
 
 // declared is the output limit that a gateway would see.
@@ -173,7 +196,7 @@ func (r *runner) dispatch(i int, hold admission.Hold, piece int64) error {
 	kept := int(r.flights[i].kept)
 	// What was kept is part of the prompt now.
 	submit := simengine.Request{
-		Synthetic: q.PromptTokens + kept, Seed: uint64(i) + 1, MaxTokens: q.Output - kept, IgnoreEOS: true, Priority: r.arm.Priority[q.Class], Tag: uint64(len(r.attempts)),
+		Synthetic: q.PromptTokens + kept, Seed: r.seed(i), MaxTokens: q.Output - kept, IgnoreEOS: true, Priority: r.arm.Priority[q.Class], Tag: uint64(len(r.attempts)),
 	}
 	if piece > 0 {
 		submit.Synthetic, submit.MaxTokens = int(piece), 1
