@@ -36,7 +36,7 @@ func (g *gaps) add(d Time) {
 
 // unknownGap is how many times longer than it has been an unknown gap is taken to
 // last.
-const unknownGap = 4
+const unknownGap = 20
 
 // remaining is how much longer a class that has been idle for d stays so, in the
 // mean over the gaps that were longer, and one more, the unknown one. Gaps between
@@ -101,6 +101,11 @@ const peakBack = 8
 
 func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration)) }
 
+// lateCost is how many times a borrower's prefill a recall costs a class that
+// can't bear one. Together with unknownGap it says that such a class lends only
+// when it has been idle for longer than it is known to be.
+const lateCost = 7
+
 // recallCost is what a recall costs class p: the longest prefill that a borrower
 // usually needs has to be computed again; and where p can't bear to wait for one,
 // whoever returns meanwhile is late, and so are some who come behind.
@@ -118,7 +123,7 @@ func (c *Core) recallCost(p *class) Time {
 		en := &c.engines[e]
 		again := en.timing.prefillTime(longest)
 		if limit := Time(p.spec.Objective.First); limit > 0 && again+en.timing.prefillTime(p.usualPrompt) > limit {
-			again = again * 5 / 2
+			again *= lateCost
 		}
 		cost = max(cost, again)
 	}
