@@ -53,8 +53,11 @@ func streamAs(ctx context.Context, url, key string, body object) error {
 	for err == nil {
 		err = s.next()
 	}
-	if s.finished {
+	switch {
+	case s.finished:
 		return nil
+	case ctx.Err() != nil:
+		return ctx.Err() // what was left of an event in the buffer tells nothing
 	}
 	return err
 }

@@ -34,9 +34,11 @@ type attempt struct {
 	last       atomic.Int64 // when something came or went, since the pool's start
 	prompt     int          // tokens, as the engine counted; 0 until it has
 	cached     int
-	out        int // tokens
-	told       int // of which the core knows
-	longest    int // tokens that one sequence can have at the engine; 0: not known
+	out        int    // tokens
+	told       int    // of which the core knows
+	reclaim    string // the request that it was ended for
+	recalled   uint64 // and the recall
+	longest    int    // tokens that one sequence can have at the engine; 0: not known
 	timing     *engine.Timing
 
 	writing   sync.Mutex // the sink's, against the keep-alive
@@ -471,12 +473,15 @@ func (a *attempt) tell() (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.cancel = nil
+	if a.cause == admission.CauseReclaimed {
+		a.reclaim, a.recalled = r.reclaim, r.recalled
+	}
 	now := int64(p.now())
 	if e := a.scheduled(now); e != nil {
 		p.logLocked(r, e)
 	}
 	p.logLocked(r, &journal.Event{
-		Kind: journal.Ended, Mono: now, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, Cause: a.cause.String(), For: r.reclaim,
+		Kind: journal.Ended, Mono: now, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, Cause: a.cause.String(), For: r.reclaim, Recall: a.recalled,
 		PromptTokens: int64(a.prompt), CachedTokens: int64(a.cached), OutputTokens: int64(a.out),
 	})
 	if a.cause == admission.CauseUnreachable {
@@ -529,6 +534,7 @@ func (a *attempt) release() {
 	p.stepLocked(&admission.Event{Kind: admission.Released, Hold: a.admit.Hold})
 	p.logLocked(a.record, &journal.Event{
 		Kind: journal.Released, Mono: int64(p.now()), Engine: a.engineName(), Hold: uint64(a.admit.Hold), Cause: string(c.By),
+		For: a.reclaim, Recall: a.recalled,
 	})
 }
 

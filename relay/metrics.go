@@ -46,7 +46,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"pool", "class", "outcome"}),
 		recalls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "headgate_recall_seconds",
-			Help: "From the opening of a recall to one of its events: recall_granted, recall_served (the request it was opened for was admitted), recall_settled (the last loan has ended).", Buckets: secondsBuckets,
+			Help: "From the opening of a recall to one of its events: recall_granted, recall_served (the request it was opened for was admitted), recall_settled (the last loan has ended); of that request dispatched, scheduled (where the engine does not tell, at the latest) and first_token.", Buckets: secondsBuckets,
 		}, []string{"pool", "class", "event"}),
 	}
 	r.MustRegister(m.decision, m.wait, m.ttft, m.duration, m.requests, m.recalls)
@@ -74,10 +74,8 @@ func (m *Metrics) refused(pool, class, cause string) {
 	m.requests.WithLabelValues(pool, class, "rejected_"+cause).Inc()
 }
 
-func (m *Metrics) recall(pool, class, event string, t admission.Time) {
-	if event != "recall_opened" {
-		m.recalls.WithLabelValues(pool, class, event).Observe(time.Duration(t).Seconds())
-	}
+func (m *Metrics) recall(pool, class, event string, after time.Duration) {
+	m.recalls.WithLabelValues(pool, class, event).Observe(after.Seconds())
 }
 
 var (

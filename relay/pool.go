@@ -41,11 +41,12 @@ type Pool struct {
 	active  int           // calls inside Serve
 	idle    chan struct{} // closed when active falls to 0 while draining
 	recalls []recall      // the last of each class
+	ledger  journal.Recalls
 }
 
 // recall is what the pool remembers of a class's recall.
 type recall struct {
-	opened  admission.Time
+	seq     uint64
 	request string // that it was opened for
 }
 
@@ -77,6 +78,7 @@ type record struct {
 	ran       bool // it has been admitted before
 	reclaimed bool
 	reclaim   string // the request that it was for
+	recalled  uint64 // and the recall
 	cancel    context.CancelCauseFunc
 	recall    uint64
 }
@@ -191,7 +193,7 @@ func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
 	line := journal.Event{Mono: int64(now), Request: r.call.ID, Revision: e.Rev}
 	switch e.Op {
 	case admission.Queued:
-		r.stage, r.waited, r.reclaimed, r.reclaim = stageWaiting, true, false, ""
+		r.stage, r.waited, r.reclaimed, r.reclaim, r.recalled = stageWaiting, true, false, "", 0
 		line.Kind = journal.Queued
 		// A request that was just offered is told by its own goroutine's look at
 		// the record; one that runs again too.
@@ -205,6 +207,9 @@ func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
 		}
 	case admission.Reclaim:
 		r.reclaimed, r.reclaim = true, p.requestLocked(e.For)
+		if f := p.records[e.For.Slot()]; r.reclaim != "" {
+			r.recalled = p.recalls[f.class].seq
+		}
 		if r.cancel != nil {
 			r.cancel(errReclaimed)
 		}
@@ -255,7 +260,7 @@ func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 	kind, ofRecall := recallKinds[e.Cause]
 	switch e.Cause {
 	case admission.CauseRecallOpened:
-		p.recalls[e.Class] = recall{opened: now, request: p.requestLocked(e.For)}
+		p.recalls[e.Class] = recall{seq: e.Seq, request: p.requestLocked(e.For)}
 		if r := p.records[e.For.Slot()]; r != nil && r.id == e.For {
 			r.recall = e.Seq
 		}
@@ -271,12 +276,15 @@ func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 		// The request may have left long before the last loan does.
 		rc := &p.recalls[e.Class]
 		line.Kind, line.Recall, line.For = kind, e.Seq, rc.request
-		p.cfg.Metrics.recall(p.cfg.Name, line.Class, string(kind), now-rc.opened)
 	}
 	p.journal(&line)
 }
 
+// journal writes an event down, and what it is to a recall.
 func (p *Pool) journal(e *journal.Event) {
+	if after, ok := p.ledger.Note(e); ok {
+		p.cfg.Metrics.recall(p.cfg.Name, e.Class, string(e.Kind), after)
+	}
 	if p.cfg.Journal != nil {
 		p.cfg.Journal.Append(e)
 	}
@@ -284,17 +292,29 @@ func (p *Pool) journal(e *journal.Event) {
 
 // logLocked completes a line about a request.
 func (p *Pool) logLocked(r *record, e *journal.Event) {
-	if p.cfg.Journal == nil {
-		return
+	if e.Recall == 0 {
+		e.Recall = r.recall
+	}
+	if p.cfg.Journal == nil && e.Recall == 0 {
+		return // nobody reads it
 	}
 	e.Pool, e.Class, e.Tenant, e.Principal = p.cfg.Name, r.call.Class, r.call.Tenant, r.call.Principal
 	e.Request, e.API, e.Stream = r.call.ID, r.call.Request.API.String(), r.call.Request.Stream
-	e.Recall = r.recall
 	if e.PromptTokens == 0 {
 		e.PromptTokens = int64(r.prompt)
 	}
-	p.cfg.Journal.Append(e)
+	p.journal(e)
 }
+
+// Recalls returns the newest n records of recalls, newest first.
+func (p *Pool) Recalls(n int) []journal.Recall {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ledger.Last(n)
+}
+
+// Start is the moment from which the times of records count.
+func (p *Pool) Start() time.Time { return p.cfg.Start }
 
 // Snapshot returns the core's state, nil while there is none.
 func (p *Pool) Snapshot() *admission.Snapshot {

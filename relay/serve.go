@@ -192,9 +192,6 @@ func (p *Pool) await(ctx context.Context, r *record, sink Sink) *wire.Error {
 }
 
 func (p *Pool) log(r *record, e *journal.Event) {
-	if p.cfg.Journal == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e.Mono = int64(p.now())
