@@ -91,11 +91,13 @@ type Event struct {
 
 	Request string `json:"request,omitempty"` // Headgate-Request-Id
 	Hold    uint64 `json:"hold,omitempty"`
-	Loan    bool   `json:"loan,omitempty"`   // admitted by borrowing
-	Recall  uint64 `json:"recall,omitempty"` // the recall's number
-	For     string `json:"for,omitempty"`    // the request that a recall or reclaim is for
-	Cause   string `json:"cause,omitempty"`
-	Status  int    `json:"status,omitempty"` // the HTTP status that the client got
+	Loan    bool   `json:"loan,omitempty"` // admitted by borrowing
+	// Recall is a recall's number in its pool: the one that the request opened, or,
+	// of a loan that was ended by force and its release, the one that it was for.
+	Recall uint64 `json:"recall,omitempty"`
+	For    string `json:"for,omitempty"` // the request that a recall or reclaim is for
+	Cause  string `json:"cause,omitempty"`
+	Status int    `json:"status,omitempty"` // the HTTP status that the client got
 
 	Stream   bool `json:"stream,omitempty"`
 	Declared bool `json:"declared,omitempty"` // the client gave an output limit

@@ -282,8 +282,8 @@ func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 
 // journal writes an event down, and what it is to a recall.
 func (p *Pool) journal(e *journal.Event) {
-	if after, ok := p.ledger.Note(e); ok {
-		p.cfg.Metrics.recall(p.cfg.Name, e.Class, string(e.Kind), after)
+	if step, after := p.ledger.Note(e); step != "" {
+		p.cfg.Metrics.recall(p.cfg.Name, e.Class, string(step), after)
 	}
 	if p.cfg.Journal != nil {
 		p.cfg.Journal.Append(e)
