@@ -13,8 +13,8 @@ import (
 	"headgate/relay"
 )
 
-// Admin returns the handler of the admin listener: health, metrics, and what
-// every pool, class and queue is doing. It asks for no credential, so it belongs
+// Admin returns the handler of the admin listener: health, metrics, what
+// became of recalls, and what every pool, class and queue is doing. It asks for no credential, so it belongs
 // on an address that clients do not reach.
 func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
@@ -27,6 +27,7 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 		fmt.Fprintln(w, "ready")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /api/recalls", g.recalls)
 	mux.HandleFunc("GET /debug/admission", g.debugAdmission)
 	mux.HandleFunc("GET /debug/engines", g.debugEngines)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
