@@ -97,6 +97,7 @@ type Engine struct {
 	pool    pool
 
 	stepping  bool
+	doing     work     // in the step that runs
 	current   []output // of the step that runs
 	late      []output // of the step before it
 	lastEnd   Time     // of the last step
@@ -263,6 +264,22 @@ func (e *Engine) wakeNow(now Time) {
 // Next returns when something will happen, if nothing is submitted before.
 func (e *Engine) Next() (Time, bool) { return e.wake, e.busy }
 
+// Step is the work of one step.
+type Step struct {
+	Ends    Time
+	Prefill int // tokens
+	Decodes int // sequences that generate
+}
+
+// Step returns the step that runs as of the last Advance, Submit or Abort; ok
+// tells whether one does.
+func (e *Engine) Step() (s Step, ok bool) {
+	if !e.stepping {
+		return Step{}, false
+	}
+	return Step{Ends: e.wake, Prefill: e.doing.prefill, Decodes: e.doing.decodes}, true
+}
+
 // Advance lets everything happen that is due up to now, now included, and
 // appends what could be seen of it to out, in order.
 func (e *Engine) Advance(now Time, out []Event) []Event {
@@ -292,7 +309,7 @@ func (e *Engine) boundary(out []Event) []Event {
 		out, w, again = e.schedule(t, out)
 		if w != (work{}) {
 			length := e.cfg.Model.stepTime(w, t-e.lastEnd, e.cfg.Speed)
-			e.stepping = true
+			e.stepping, e.doing = true, w
 			e.wake = t + length
 			e.stats.Steps++
 			e.stats.Busy += length

@@ -17,8 +17,9 @@ type command struct {
 	at    simengine.Time
 	job   *job // submit it, or abort of it ...
 	abort bool
-	child int      // ... this sequence, all of them when negative
-	ids   []string // abort the sequences with these external ids, all when job and ids are nil
+	child int                // ... this sequence, all of them when negative
+	ids   []string           // abort the sequences with these external ids, all when job and ids are nil
+	step  chan<- runningStep // tell of the step that runs
 }
 
 // job is one HTTP request: as many sequences as it has prompts times choices.
@@ -134,6 +135,27 @@ func (s *Server) abortIDs(ids []string) {
 	s.commandLocked(command{abort: true, ids: ids})
 }
 
+// runningStep is the answer to Server.Step.
+type runningStep struct {
+	step simengine.Step
+	left time.Duration
+	ok   bool
+}
+
+// Step tells what the engine does at this moment, and how long that still takes
+// before it looks at what is new; ok is false if no step runs.
+func (s *Server) Step() (step simengine.Step, left time.Duration, ok bool) {
+	answer := make(chan runningStep, 1)
+	s.mu.Lock()
+	if s.closed {
+		close(answer)
+	}
+	s.commandLocked(command{step: answer})
+	s.mu.Unlock()
+	a := <-answer
+	return a.step, a.left, a.ok
+}
+
 // commandLocked stamps a command. The clock is read under the lock, so that
 // stamps are in the order of the inbox and never before what the loop has
 // already let happen.
@@ -198,7 +220,10 @@ func (o *owner) close() {
 	o.live = 0
 	o.mu.Unlock()
 	for _, c := range left {
-		if c.job != nil && !c.abort {
+		switch {
+		case c.step != nil:
+			close(c.step)
+		case c.job != nil && !c.abort:
 			c.job.fail(errClosed)
 		}
 	}
@@ -208,6 +233,13 @@ func (o *owner) close() {
 }
 
 func (o *owner) apply(c *command) {
+	if c.step != nil {
+		if step, ok := o.engine.Step(); ok {
+			c.step <- runningStep{step, time.Duration(step.Ends - c.at), true}
+		}
+		close(c.step)
+		return
+	}
 	if !c.abort {
 		o.begin(c.job, c.at)
 		return
