@@ -11,9 +11,9 @@ import (
 
 func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "bench", Short: "Work with the workloads that policies are compared on", Args: cobra.NoArgs,
+		Use: "bench", Short: "Draw workloads, and measure in real time", Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(benchTraceCommand())
+	cmd.AddCommand(benchTraceCommand(), benchAvailabilityCommand())
 	return cmd
 }
 
