@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -44,8 +45,14 @@ type attempt struct {
 	writing   sync.Mutex // the sink's, against the keep-alive
 	done      bool       // the engine's terminator has been passed on
 	shown     bool       // the client of a stream has been let see something of the answer
-	opening   []byte     // the first event of a stream while it is held back
 	delivered bool       // something of the answer has gone to the sink; guarded by writing
+
+	stitch *wire.Stitch // of an attempt that can be continued or continues one; nil: neither
+	before int          // tokens that earlier attempts have given the answer
+	whole  *wire.Assembler
+	waits  [][]byte // events of a stream that are held back until the next text
+	proven bool     // the engine has been seen to return what a continuation takes
+	bound  bool     // it goes on to its end whatever the core asks for
 
 	cause admission.Cause
 	flags uint8
@@ -59,7 +66,13 @@ type attempt struct {
 func (p *Pool) attempt(r *record, sink Sink) *attempt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return &attempt{pool: p, record: r, call: r.call, sink: sink, admit: r.admit}
+	a := &attempt{pool: p, record: r, call: r.call, sink: sink, admit: r.admit, stitch: r.kept, whole: r.collected}
+	if a.stitch != nil {
+		a.before = a.stitch.Before()
+		a.shown = r.call.Request.Stream
+		a.delivered = a.shown
+	}
+	return a
 }
 
 // run dispatches the request and passes on the answer. It fills in what report
@@ -75,6 +88,8 @@ func (a *attempt) run(ctx context.Context) {
 	}
 	caps := &p.engines[a.admit.Engine].caps
 	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
+	ids, window := p.engines[a.admit.Engine].ids, contextOf(caps, model)
+	able := caps.Kind == engine.VLLM && ids != unable && model == r.model
 	tells := caps.Kind == engine.LlamaCpp // it answers a stream with headers once it has a slot for it
 	a.longest = caps.MaxContext
 	if a.longest == 0 {
@@ -99,7 +114,7 @@ func (a *attempt) run(ctx context.Context) {
 	if ordered {
 		proj.HasPriority, proj.Priority = true, eng.Priority[r.class]
 	}
-	body, err := req.Project(nil, proj)
+	api, body, err := a.body(proj, able, window)
 	if err != nil {
 		a.failed(wire.Internal())
 		p.cfg.Log.Error("projection failed", "request", a.call.ID, "err", err)
@@ -110,7 +125,7 @@ func (a *attempt) run(ctx context.Context) {
 	stop := a.watch(ctx, cancel)
 	defer stop()
 	s, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
-		API: req.API, Body: body, ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
+		API: api, Body: body, ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
 		Interruptible: a.admit.Loan,
 	})
 	if err != nil {
@@ -123,6 +138,24 @@ func (a *attempt) run(ctx context.Context) {
 		p.step(&admission.Event{Kind: admission.Scheduled, Hold: a.admit.Hold})
 	}
 	a.relay(ctx, s, stream)
+}
+
+// body is what the engine is sent: the client's request, or the continuation of
+// its answer. Only what the core may reclaim is asked for token ids.
+func (a *attempt) body(proj wire.Projection, able bool, window int) (wire.API, []byte, error) {
+	r, req := a.record, a.call.Request
+	if a.stitch != nil {
+		return wire.Completions, a.stitch.Continue(proj), nil
+	}
+	if r.resumable && able && a.admit.Loan {
+		most := proj.MaxTokens
+		if req.Declared && (most == 0 || req.MaxTokens < most) {
+			most = req.MaxTokens
+		}
+		a.stitch, proj.TokenIDs = wire.NewStitch(req, most, window), true
+	}
+	body, err := req.Project(nil, proj)
+	return req.API, body, err
 }
 
 func (a *attempt) sinkAdmitted() {
@@ -211,16 +244,15 @@ var errClient = errors.New("the client is gone")
 // relay passes on the events of a stream.
 func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 	req := a.call.Request
-	var whole *wire.Assembler
-	if stream && !req.Stream {
-		whole = wire.NewAssembler(req.API, a.pool.cfg.MaxAnswer)
+	if stream && !req.Stream && a.whole == nil {
+		a.whole = wire.NewAssembler(req.API, a.pool.cfg.MaxAnswer)
 	}
 	for {
 		d, err := s.Next()
 		a.touch()
 		switch {
 		case err == io.EOF:
-			a.ended(whole)
+			a.ended()
 			return
 		case err != nil:
 			a.interrupted(ctx, err)
@@ -234,10 +266,28 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 		}
 		// No framing: the engine has answered with a document.
 		document := len(d.Data) > 0 && len(d.Raw) == len(d.Data)
+		var piece wire.Piece
+		if a.stitch != nil && len(d.Data) > 0 && !d.Done && !document {
+			if piece, err = a.stitch.Add(d.Data); err != nil {
+				a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
+				return
+			}
+			if !a.keep(&piece) {
+				a.interrupted(ctx, errReclaimed)
+				return
+			}
+			d.Data = piece.Data
+			if req.Stream {
+				d.Raw = slices.Concat([]byte("data: "), piece.Data, []byte("\n\n"))
+			}
+		}
 		a.count(&d, stream && !document)
 		switch {
+		case document && a.before > 0:
+			a.failed(wire.UpstreamError("the engine answered with a document instead of a stream"))
+			return
 		case document && !req.Stream:
-			whole = nil
+			a.whole = nil
 			err = a.answer(d.Data)
 		case document:
 			// The client of a stream can't read one.
@@ -245,16 +295,18 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 			return
 		case len(d.Raw) == 0:
 			// Nothing that means anything to anybody.
-		case whole != nil:
+		case a.whole != nil:
 			if len(d.Data) == 0 {
 				continue
 			}
-			if err := whole.Add(d.Data); err != nil {
+			if err := a.whole.Add(d.Data); err != nil {
 				a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
 				return
 			}
 		case d.UsageOnly && !req.IncludeUsage:
 			// The gateway asked for it, the client did not.
+		case a.stitch != nil && len(d.Data) > 0 && !d.Done && !piece.Text && !piece.Last:
+			a.waits = append(a.waits, d.Raw)
 		default:
 			err = a.pass(&d)
 		}
@@ -265,20 +317,68 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 	}
 }
 
+// keep decides about an event of an answer that can be continued, before anything
+// is made of it. It is false if the core has asked for the attempt's end and the
+// event must not come to the client any more.
+func (a *attempt) keep(piece *wire.Piece) bool {
+	if a.bound || !piece.Last && !piece.Text {
+		return true
+	}
+	r := a.record
+	if r.whole && !a.shown && !a.show() {
+		return false
+	}
+	if piece.Last || !a.proven {
+		if !a.prove(piece) {
+			return false
+		}
+	}
+	if a.stitch.Able() {
+		a.stitch.Keep()
+	}
+	return true
+}
+
+// prove notes what the engine has been seen to do, and sees to it that an attempt
+// that can't be continued from here on is not ended. It is false if it was already.
+func (a *attempt) prove(piece *wire.Piece) bool {
+	p, r, able := a.pool, a.record, a.stitch.Able()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !able:
+		p.returnedLocked(a.admit.Engine, unable)
+	case piece.Text:
+		p.returnedLocked(a.admit.Engine, seen)
+		a.proven = true
+	}
+	switch {
+	case !able && a.before == 0 && (r.whole || !a.call.Request.Stream):
+		// It starts over if it can, as if no ids had been asked for.
+	case piece.Last && r.reclaimed:
+		return false
+	case piece.Last:
+		// The core waits for the little that is left or, where the engine can't
+		// do what was believed of it, for the whole.
+		a.bound, r.cancel = true, nil
+	}
+	return true
+}
+
 // terminator ends every stream to a client; some engines leave it out.
 var terminator = []byte("data: [DONE]\n\n")
 
 // ended is the clean end of an answer.
-func (a *attempt) ended(whole *wire.Assembler) {
+func (a *attempt) ended() {
 	a.confirm = nil
 	a.cause = admission.CauseFinished
-	if whole == nil {
+	if a.whole == nil {
 		if a.call.Request.Stream && !a.done && a.event(terminator, true) != nil {
 			a.cause, a.err = admission.CauseClientGone, wire.ClientClosed()
 		}
 		return
 	}
-	body, err := whole.JSON()
+	body, err := a.whole.JSON()
 	if err != nil {
 		a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
 		return
@@ -298,20 +398,24 @@ func (a *attempt) pass(d *engine.Delta) error {
 	if len(d.Data) == 0 {
 		return a.event(d.Raw, false)
 	}
-	if !a.shown {
-		if a.opening == nil && a.out == 0 && d.Finished == 0 && !d.Done {
-			a.opening = bytes.Clone(d.Raw)
+	switch {
+	case a.stitch != nil:
+		a.shown = true
+	case !a.shown:
+		if len(a.waits) == 0 && a.out == 0 && d.Finished == 0 && !d.Done {
+			a.waits = append(a.waits, bytes.Clone(d.Raw))
 			return nil
 		}
 		if !a.show() {
 			return errReclaimed
 		}
-		if a.opening != nil {
-			if err := a.event(a.opening, true); err != nil {
-				return err
-			}
+	}
+	for _, raw := range a.waits {
+		if err := a.event(raw, true); err != nil {
+			return err
 		}
 	}
+	a.waits = a.waits[:0]
 	a.done = d.Done
 	return a.event(d.Raw, true)
 }
@@ -382,11 +486,17 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 	if a.out > 0 && stream && a.first.IsZero() {
 		a.first = time.Now()
 		a.pool.log(a.record, &journal.Event{Kind: journal.FirstToken, Engine: a.engineName(), Hold: uint64(a.admit.Hold), OutputTokens: int64(a.out)})
-		a.pool.cfg.Metrics.first(a.pool.cfg.Name, a.call.Class, a.first.Sub(a.call.Arrived))
+		if a.before == 0 {
+			a.pool.cfg.Metrics.first(a.pool.cfg.Name, a.call.Class, a.first.Sub(a.call.Arrived))
+		}
 	}
-	if a.out > 0 && a.told == 0 || a.out >= a.told+progressEvery {
-		a.told = a.out
-		a.pool.step(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out)})
+	out := a.out
+	if a.stitch != nil && !a.bound && a.stitch.Able() {
+		out = a.stitch.Kept() // the core counts on it
+	}
+	if out > 0 && a.told == 0 || out >= a.told+progressEvery {
+		a.told = out
+		a.pool.step(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(out)})
 	}
 }
 
@@ -473,6 +583,7 @@ func (a *attempt) tell() (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.cancel = nil
+	a.store()
 	if a.cause == admission.CauseReclaimed {
 		a.reclaim, a.recalled = r.reclaim, r.recalled
 	}
@@ -488,11 +599,27 @@ func (a *attempt) tell() (again bool) {
 		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
 	}
 	if a.prompt > 0 {
-		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt)
+		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt-a.before)
 		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out), Prompt: int32(a.prompt / a.call.Request.Prompts)})
 	}
 	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.out), Flags: a.flags, Cause: a.cause})
 	return r.stage != stageOver
+}
+
+// store puts by what the next attempt goes on from. An answer of which nothing is
+// there, or which can't be continued, begins anew, if that is unseen.
+func (a *attempt) store() {
+	r := a.record
+	r.kept, r.collected = nil, nil
+	if a.stitch == nil || a.cause != admission.CauseReclaimed && a.cause != admission.CauseUnreachable {
+		return
+	}
+	kept := a.stitch.Kept()
+	if a.stitch.Cut() {
+		a.out = kept
+		a.flags |= admission.FlagKept
+		r.kept, r.collected = a.stitch, a.whole
+	}
 }
 
 // scheduled says when the engine began to run the attempt: exactly if it told,
@@ -546,7 +673,7 @@ func (p *Pool) finished(a *attempt) {
 	}
 	e := &journal.Event{
 		Kind: journal.Finished, Cause: a.cause.String(), Status: status, Engine: a.engineName(), Hold: uint64(a.admit.Hold),
-		PromptTokens: int64(a.prompt), CachedTokens: int64(a.cached), OutputTokens: int64(a.out),
+		PromptTokens: int64(max(a.prompt-a.before, 0)), CachedTokens: int64(a.cached), OutputTokens: int64(a.before + a.out),
 	}
 	p.log(a.record, e)
 	p.cfg.Metrics.finished(p.cfg.Name, a.call.Class, a.cause.String(), time.Since(a.call.Arrived))

@@ -98,7 +98,7 @@ func (p *Pool) discover(ctx context.Context, i int) admission.State {
 	defer p.mu.Unlock()
 	s := &p.engines[i]
 	same := s.known && sameCapacity(&s.caps, &caps)
-	s.known, s.caps = true, caps
+	s.known, s.caps, s.ids = true, caps, unseen
 	if same && s.taken {
 		return admission.Ready
 	}

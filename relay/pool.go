@@ -59,7 +59,17 @@ type engineState struct {
 	state admission.State
 	since time.Time // of the first of a row of samples that did not come in time
 	told  bool      // its first state has been logged
+	ids   returns
 }
+
+// returns is what is known of the token ids that an engine returns.
+type returns uint8
+
+const (
+	unseen returns = iota
+	seen           // an answer came with them
+	unable         // one came without, or with what can't be continued
+)
 
 // record is one request's place in the pool.
 type record struct {
@@ -69,6 +79,12 @@ type record struct {
 	wake    chan struct{}
 	prompt  int32
 	arrived admission.Time
+	// resumable: what is kept of an attempt is continued by the next. whole: the
+	// core was told that nothing can be taken back of what the client has seen.
+	resumable, whole bool
+	model            string          // by which the engines know the model, if resumable
+	kept             *wire.Stitch    // of earlier attempts; nil: the next one begins anew
+	collected        *wire.Assembler // of the same, where the client gets one document
 
 	// Guarded by the pool's mutex.
 	stage     stage
@@ -410,6 +426,42 @@ func contextOf(caps *engine.Capabilities, id string) int {
 		}
 	}
 	return caps.MaxContext
+}
+
+// resumesLocked tells whether an answer of a class can be continued on every
+// engine of the pool, whichever gets it, by what name they know the model, and
+// whether they were all seen to return what it takes. Attempts of a class from
+// which nothing is reclaimed need not.
+func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model string, resumes, proven bool) {
+	if !req.Resumable() || p.table.Classes[class].Mode == admission.Attrition {
+		return "", false, false
+	}
+	proven = true
+	for i := range p.engines {
+		s := &p.engines[i]
+		name := upstreamModel(&s.caps, req.Model)
+		if i == 0 {
+			model = name
+		}
+		if !s.known || s.caps.Kind != engine.VLLM || s.ids == unable || name != model ||
+			!req.Declared && contextOf(&s.caps, name) == 0 {
+			return "", false, false
+		}
+		proven = proven && s.ids == seen
+	}
+	return model, true, proven
+}
+
+// returnedLocked notes what an engine was seen to return. What it once did not, it
+// is not asked for again until it comes back as another.
+func (p *Pool) returnedLocked(e admission.Engine, what returns) {
+	s := &p.engines[e]
+	if what > s.ids {
+		s.ids = what
+		if what == unable {
+			p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted", "pool", p.cfg.Name, "engine", p.cfg.Engines[e].Name)
+		}
+	}
 }
 
 // upstreamModel is the name by which an engine knows a model of the pool: the

@@ -114,10 +114,13 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	if req.Declared {
 		out = int32(min(req.MaxTokens, 1<<30))
 	}
-	// What a client of a stream has seen can't be taken back, and no answer is
-	// continued yet. Of any other, constrained or not, nothing is seen before its end.
+	// What a client of a stream has seen can't be taken back: it must be certain
+	// that the answer can be continued. Of any other nothing is seen before its end.
+	var proven bool
+	r.model, r.resumable, proven = p.resumesLocked(class, req)
+	r.whole = req.Stream && !proven
 	flags := uint8(0)
-	if req.Stream {
+	if r.whole {
 		flags = admission.FlagWhole
 	}
 	p.active++

@@ -113,6 +113,7 @@ func (p *parser) object() {
 		if !ok {
 			break
 		}
+		carried, from := carryOf(string(key)), p.i
 		switch string(key) {
 		case "model":
 			p.owned(fieldModel, func(v []byte) {
@@ -180,6 +181,9 @@ func (p *parser) object() {
 			p.constrain(string(v) != "null" && string(v) != `""`)
 		default:
 			p.skip()
+		}
+		if p.err == nil {
+			p.r.fixed = p.r.fixed || !carried.allows(p.b[from:p.i])
 		}
 	}
 	if p.err == nil {
@@ -290,6 +294,7 @@ func (p *parser) streamOptions() {
 			break
 		}
 		if string(key) != "include_usage" {
+			p.r.fixed = true
 			p.skip()
 			continue
 		}
@@ -337,4 +342,13 @@ func (p *parser) complete() {
 		p.r.Prompts = max(1, p.prompts)
 		p.r.N *= p.r.Prompts
 	}
+	p.r.fixed = p.r.fixed || p.r.Constrained || p.r.N > 1 || p.r.Content.Media > 0 || p.r.Declared && p.r.MaxTokens == 0 ||
+		p.given(fieldMaxTokens) && p.given(fieldMaxCompletionTokens) || // engines differ in which of them goes first
+		p.r.API == Completions && !p.given(fieldMaxTokens) // engines have a limit of their own then
+}
+
+// given tells whether an owned scalar is there and not null.
+func (p *parser) given(f field) bool {
+	sp := p.r.spans[f]
+	return sp.key != 0 && string(p.b[sp.from:sp.to]) != "null"
 }

@@ -24,6 +24,7 @@ type edit struct {
 //   - MaxTokens lowers every limit that the client gave (max_tokens,
 //     max_completion_tokens, n_predict) to it. Without one of the first two, which
 //     are the ones that every engine obeys, max_tokens is added.
+//   - TokenIDs adds return_token_ids, which a resumable request does not have.
 //   - Priority replaces or adds priority. Without HasPriority a client's own
 //     is taken out: no client ranks itself.
 //
@@ -95,6 +96,9 @@ func (r *Request) Project(dst []byte, p Projection) ([]byte, error) {
 		set(fieldPriority, strconv.Itoa(p.Priority))
 	} else if sp := r.spans[fieldPriority]; sp.key != 0 {
 		edits = append(edits, r.removal(sp))
+	}
+	if p.TokenIDs {
+		add("return_token_ids", "true")
 	}
 	if len(added) > 0 {
 		edits = append(edits, edit{r.close, r.close, string(added)})

@@ -70,7 +70,13 @@ type Request struct {
 
 	spans [numFields]span // of the fields the gateway owns, in Body
 	close int             // where Body's closing brace is
+	fixed bool            // it has a field that can't be carried over a cut, see carryOf
 }
+
+// Resumable tells whether the answer, once interrupted, can be continued from its
+// token ids as if nothing had been: all that the request asks for means the same
+// for the rest of an answer as for the whole.
+func (r *Request) Resumable() bool { return !r.fixed }
 
 // Content is the measured prompt, from which its token count is estimated.
 type Content struct {
@@ -104,6 +110,7 @@ type Projection struct {
 	MaxTokens   int    // > 0: the clamped limit; a limit of the client's is lowered to it, never raised
 	Priority    int    // written as "priority" when HasPriority; otherwise a client's own is removed
 	HasPriority bool
+	TokenIDs    bool // have the engine return token ids; for a Stitch, and of a resumable request only
 }
 
 // Chunk is what one streamed event says. The text itself stays in the event's

@@ -1,0 +1,398 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// carry is what becomes of a request's field when its answer is continued as a
+// completion of token ids: those of the prompt and those produced so far.
+type carry uint8
+
+const (
+	carryNot   carry = iota // not known to be safe: only null is
+	carryOwn                // the gateway writes it anew, or has checked it
+	carryCopy               // it means the same for the rest as for the whole
+	carryDrop               // it has done its work once the prompt is ids, or means nothing to an engine
+	carryEmpty              // can't be continued, so only a value that asks for nothing is
+)
+
+// carryOf is a list of what is known to be right, because what is not on it only
+// costs a request that starts over. In particular
+//
+//   - tools, reasoning switches, logprobs and echo shape more of an answer than its
+//     text;
+//   - presence and frequency penalties count output, and what was output before the
+//     cut is prompt after it; the repetition penalty counts both;
+//   - a stop string may lie across the cut, and text is held back for it that is
+//     there as ids only;
+//   - a seed's random numbers would start over.
+func carryOf(key string) carry {
+	switch key {
+	case "model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens",
+		"min_tokens", "n", "best_of", "priority", "use_beam_search", "response_format", "tool_choice":
+		return carryOwn
+	case "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias", "allowed_token_ids",
+		"stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
+		"include_stop_str_in_output", "cache_salt":
+		return carryCopy
+	case "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "add_special_tokens",
+		"documents", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls":
+		return carryDrop
+	case "logprobs", "top_logprobs", "prompt_logprobs", "echo", "tools", "functions", "suffix", "stop",
+		"presence_penalty", "frequency_penalty":
+		return carryEmpty
+	}
+	return carryNot
+}
+
+// allows tells whether a field of the value leaves a request resumable.
+func (c carry) allows(v []byte) bool {
+	switch c {
+	case carryNot:
+		return string(v) == "null"
+	case carryEmpty:
+		n, ok := integer(v)
+		return !filled(v) || string(v) == "false" || ok && n == 0
+	}
+	return true
+}
+
+// Stitch makes one answer of the streams of several attempts at one request. The
+// first is the client's own request, of which the engine also returns token ids
+// (Projection.TokenIDs); every further one is a completion of the prompt's ids and
+// those that are kept. Its events come out in the shape of the first one's: same
+// id and model, one opening, one usage.
+//
+// Only what ends with text is kept. The ids behind the last text are the beginning
+// of a character, which the engine has not given out and would not complete in
+// another attempt; they are produced again. So what is kept is always exactly what
+// the client has.
+//
+// Alternatives: to resume from text needs no ids, but a tokenizer may cut the same
+// text into other tokens, and the engine's cache is then of no use; to keep all ids
+// needs a tokenizer here, to tell the text of the last of them.
+type Stitch struct {
+	req    *Request
+	most   int // tokens of output; 0: what the context leaves
+	window int // tokens of the context
+
+	head         [numHeads][]byte // as the first event that had them said
+	prompt       []byte           // ids, with commas between them
+	promptTokens int
+	kept         ids
+	tail         ids // behind the last text
+	before       int // tokens that were kept of earlier attempts
+	again        bool
+	broken       bool
+	out          []byte
+}
+
+// ids are token ids as they were written, with commas between them.
+type ids struct {
+	text []byte
+	n    int
+}
+
+func (s *ids) add(id []byte) {
+	if s.n > 0 {
+		s.text = append(s.text, ',')
+	}
+	s.text = append(s.text, id...)
+	s.n++
+}
+
+const (
+	headID = iota
+	headObject
+	headCreated
+	headModel
+	headFingerprint
+	numHeads
+)
+
+func headOf(key string) int {
+	switch key {
+	case "id":
+		return headID
+	case "object":
+		return headObject
+	case "created":
+		return headCreated
+	case "model":
+		return headModel
+	case "system_fingerprint":
+		return headFingerprint
+	}
+	return -1
+}
+
+// NewStitch returns a Stitch of a resumable request. most is its output limit, in
+// tokens; 0 stands for what the context, of window tokens, leaves.
+func NewStitch(r *Request, most, window int) *Stitch {
+	return &Stitch{req: r, most: most, window: window}
+}
+
+// Piece is an event as the client is to see it.
+type Piece struct {
+	Data []byte // until the next Add
+	Text bool   // it has text
+	// Last: an attempt can't be continued from behind it. The answer has ended or
+	// is about to, or it has what can't be continued.
+	Last bool
+}
+
+// Add takes in an event of the present attempt, not the terminator. What it
+// carries is kept from the next Keep on. The error is for what is not JSON.
+func (s *Stitch) Add(data []byte) (Piece, error) {
+	var p Piece
+	var ended bool
+	sc := scanner{b: data}
+	b := append(s.out[:0], '{')
+	if sc.peek() != '{' {
+		return p, fmt.Errorf("a chunk is %s; it must be an object", kindOf(data))
+	}
+	told := s.tail.n
+	sc.open()
+	for {
+		key, ok := sc.member()
+		if !ok {
+			break
+		}
+		name, written := string(key), sc.b[sc.keyAt:sc.keyTo]
+		if name == "choices" && sc.peek() == '[' {
+			b = append(append(comma(b), written...), ':', '[')
+			for sc.open(); sc.elem(); {
+				var text, finish bool
+				b, text, finish = s.choice(comma(b), &sc)
+				p.Text, ended = p.Text || text, ended || finish
+			}
+			b = append(b, ']')
+			continue
+		}
+		v := sc.value()
+		h := headOf(name)
+		switch {
+		case name == "prompt_token_ids":
+			s.promptIDs(v)
+			continue
+		case h >= 0 && s.again:
+			if v = s.head[h]; v == nil {
+				continue
+			}
+		case h >= 0 && s.head[h] == nil:
+			s.head[h] = slices.Clone(v)
+		case name == "usage" && s.again && len(v) > 0 && v[0] == '{':
+			b = append(append(comma(b), written...), ':')
+			b = s.usage(b, v)
+			continue
+		}
+		b = append(append(append(comma(b), written...), ':'), v...)
+	}
+	sc.finish()
+	if sc.err != nil {
+		return Piece{}, fmt.Errorf("a chunk is not JSON: %w", sc.err)
+	}
+	if p.Text && (s.tail.n == told || s.promptTokens == 0) {
+		s.broken = true // the engine returns no ids
+	}
+	s.out = append(b, '}')
+	p.Data, p.Last = s.out, ended || s.broken || s.promptTokens > 0 && s.kept.n+s.tail.n >= s.limit()
+	return p, nil
+}
+
+// limit is the number of tokens at which the answer ends.
+func (s *Stitch) limit() int {
+	if s.most > 0 {
+		return s.most
+	}
+	return s.window - s.promptTokens
+}
+
+func (s *Stitch) promptIDs(v []byte) {
+	if s.promptTokens > 0 || len(v) == 0 || v[0] != '[' {
+		return
+	}
+	var all ids
+	s.read(&all, v)
+	s.prompt, s.promptTokens = all.text, all.n
+}
+
+// read appends an array of ids.
+func (s *Stitch) read(to *ids, v []byte) {
+	sc := scanner{b: v}
+	for sc.open(); sc.elem(); {
+		id := sc.value()
+		for _, c := range id {
+			s.broken = s.broken || c < '0' || c > '9'
+		}
+		to.add(id)
+	}
+}
+
+// choice writes one in the client's shape.
+func (s *Stitch) choice(b []byte, sc *scanner) (_ []byte, text, finish bool) {
+	if sc.peek() != '{' {
+		s.broken = true
+		return append(b, sc.value()...), false, false
+	}
+	b = append(b, '{')
+	sc.open()
+	for {
+		key, ok := sc.member()
+		if !ok {
+			return append(b, '}'), text, finish
+		}
+		name, written := string(key), sc.b[sc.keyAt:sc.keyTo]
+		v := sc.value()
+		switch name {
+		case "prompt_token_ids":
+			s.promptIDs(v)
+			continue
+		case "token_ids":
+			if len(v) > 0 && v[0] == '[' {
+				s.read(&s.tail, v)
+			}
+			continue
+		case "text":
+			text = text || filled(v)
+			if s.req.API == Chat {
+				b = append(append(comma(b), `"delta":{"content":`...), v...)
+				b = append(b, '}')
+				continue
+			}
+		case "delta":
+			text = s.delta(v) || text
+		case "index":
+			s.broken = s.broken || string(v) != "0"
+		case "logprobs":
+			s.broken = s.broken || filled(v)
+		case "finish_reason":
+			finish = filled(v)
+		}
+		b = append(append(append(comma(b), written...), ':'), v...)
+	}
+}
+
+// delta tells whether a delta has text. Anything else that it has can't be
+// continued: reasoning, a refusal, a tool call.
+func (s *Stitch) delta(v []byte) (text bool) {
+	if len(v) == 0 || v[0] != '{' {
+		return false
+	}
+	sc := scanner{b: v}
+	sc.open()
+	for {
+		key, ok := sc.member()
+		if !ok {
+			return text
+		}
+		name := string(key)
+		v := sc.value()
+		switch {
+		case name == "content":
+			text = filled(v)
+			s.broken = s.broken || text && v[0] != '"'
+		case name != "role":
+			s.broken = s.broken || filled(v)
+		}
+	}
+}
+
+// usage writes that of the whole answer. What the engine had cached of the prompt
+// was lost with the first attempt; what it says now counts the answer's beginning.
+func (s *Stitch) usage(b, v []byte) []byte {
+	sc := scanner{b: v}
+	b = append(b, '{')
+	n := 0
+	for sc.open(); ; {
+		key, ok := sc.member()
+		if !ok {
+			break
+		}
+		name, written := string(key), sc.b[sc.keyAt:sc.keyTo]
+		v := sc.value()
+		b = append(append(comma(b), written...), ':')
+		switch name {
+		case "completion_tokens":
+			n = s.before + count(v)
+			b = strconv.AppendInt(b, int64(n), 10)
+		case "prompt_tokens":
+			b = strconv.AppendInt(b, int64(s.promptTokens), 10)
+		case "total_tokens":
+			// Both prompts and both outputs differ by what was kept.
+			b = append(b, v...)
+		case "prompt_tokens_details":
+			b = append(b, "null"...)
+		default:
+			b = append(b, v...)
+		}
+	}
+	return append(b, '}')
+}
+
+// Keep keeps what has come up to now: the client is being given it.
+func (s *Stitch) Keep() {
+	if s.tail.n == 0 {
+		return
+	}
+	if s.kept.n > 0 {
+		s.kept.text = append(s.kept.text, ',')
+	}
+	s.kept.text = append(s.kept.text, s.tail.text...)
+	s.kept.n += s.tail.n
+	s.tail = ids{text: s.tail.text[:0]}
+}
+
+// Cut ends the present attempt: what was not kept is forgotten, and what comes
+// next is of a continuation. It is false if there can be none.
+func (s *Stitch) Cut() bool {
+	s.tail = ids{text: s.tail.text[:0]}
+	s.before, s.again = s.kept.n, true
+	return !s.broken && s.kept.n > 0
+}
+
+// Kept is the number of tokens kept of the present attempt, Before of those before
+// it.
+func (s *Stitch) Kept() int   { return s.kept.n - s.before }
+func (s *Stitch) Before() int { return s.before }
+
+// Able tells whether all that came can be continued: each text with its ids, and
+// nothing but text.
+func (s *Stitch) Able() bool { return !s.broken }
+
+// Continue returns the body of a completion that goes on from what is kept. Of p
+// the limit is not used: the first attempt's was for the whole.
+func (s *Stitch) Continue(p Projection) []byte {
+	r := s.req
+	model := p.Model
+	if model == "" {
+		model = r.Model
+	}
+	b := make([]byte, 0, len(s.prompt)+len(s.kept.text)+1024)
+	b = appendString(append(b, `{"model":`...), model)
+	b = append(append(b, `,"prompt":[`...), s.prompt...)
+	b = append(append(append(b, ','), s.kept.text...), ']')
+	b = strconv.AppendInt(append(b, `,"max_tokens":`...), int64(s.limit()-s.kept.n), 10)
+	sc := scanner{b: r.Body}
+	sc.peek()
+	for sc.open(); ; {
+		key, ok := sc.member()
+		if !ok {
+			break
+		}
+		name, written := string(key), sc.b[sc.keyAt:sc.keyTo]
+		v := sc.value()
+		switch n, ok := integer(v); {
+		case name == "min_tokens" && ok && n > s.kept.n:
+			b = strconv.AppendInt(append(b, `,"min_tokens":`...), int64(n-s.kept.n), 10)
+		case carryOf(name) == carryCopy:
+			b = append(append(append(append(b, ','), written...), ':'), v...)
+		}
+	}
+	if p.HasPriority {
+		b = strconv.AppendInt(append(b, `,"priority":`...), int64(p.Priority), 10)
+	}
+	return append(b, `,"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true}`...)
+}
