@@ -623,8 +623,9 @@ func (a *attempt) store() {
 }
 
 // scheduled says when the engine began to run the attempt: exactly if it told,
-// else at some moment between the dispatch and the first token. Of an attempt
-// that gave nothing it isn't known that it ever ran: nil.
+// else at some moment between the dispatch and the first token, less what its
+// prefill surely took. Of an attempt that gave nothing it isn't known that it ever
+// ran: nil.
 func (a *attempt) scheduled(now int64) *journal.Event {
 	at := int64(a.dispatched.Sub(a.pool.cfg.Start))
 	e := &journal.Event{Kind: journal.Scheduled, Mono: now, Engine: a.engineName(), Hold: uint64(a.admit.Hold), ScheduledNS: at}
@@ -634,7 +635,7 @@ func (a *attempt) scheduled(now int64) *journal.Event {
 	case !a.began.IsZero() && a.out > 0:
 		e.ScheduledNS = int64(a.began.Sub(a.pool.cfg.Start))
 	case !a.first.IsZero():
-		e.ScheduledUpperNS = int64(a.first.Sub(a.pool.cfg.Start))
+		e.ScheduledUpperNS = max(at+1, int64(a.first.Sub(a.pool.cfg.Start)-a.prefilled()))
 	case a.out > 0:
 		e.ScheduledUpperNS = now // it came as a whole
 	default:

@@ -60,6 +60,8 @@ type engineState struct {
 	since time.Time // of the first of a row of samples that did not come in time
 	told  bool      // its first state has been logged
 	ids   returns
+
+	prefills prefills // where it does not tell when it begins
 }
 
 // returns is what is known of the token ids that an engine returns.
