@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
@@ -36,6 +37,9 @@ import (
 // Every command takes at=DURATION, the time since the start.
 func TestGoldens(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		if filepath.Ext(path) != ".txt" {
+			return // a counterexample that a property has kept
+		}
 		s := &script{holds: map[ID]Hold{}}
 		datadriven.RunTest(t, path, s.run)
 	})
