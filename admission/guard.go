@@ -54,7 +54,7 @@ func (c *Core) stalls(k Class, en *engine, q *request) bool {
 			// Nobody is there to be held up, but who returns must not find more
 			// than one start before him that he can't bear, and not even one that
 			// can be split.
-			if ahead+own > bear && (ahead > 0 || en.spec.Caches && q.n == 1 && bear > 0) {
+			if ahead+own > bear && (ahead > 0 || q.splits(en, bear)) {
 				return true
 			}
 		case owed:

@@ -22,6 +22,21 @@ const pieces = 4
 // minPiece is the smallest piece, in blocks, that is worth a step.
 const minPiece = 4
 
+// splits tells whether an engine could compute a beginning of a request's prompt
+// within a time.
+func (q *request) splits(en *engine, within Time) bool {
+	if !en.spec.Caches || q.n != 1 {
+		return false
+	}
+	work := q.work(en)
+	for n := work / 2; n >= int32(minPiece*en.spec.Block) && n > work>>pieces; n /= 2 {
+		if en.timing.prefillTime(n) <= within {
+			return true
+		}
+	}
+	return false
+}
+
 // split starts the next piece of the prompt of a request that the guard refuses,
 // and reports whether it did.
 func (c *Core) split(k Class, slot int32, borrow bool) bool {
