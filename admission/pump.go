@@ -45,6 +45,7 @@ func (c *Core) unkeep() (opened bool) {
 		if cl := &c.classes[k]; !cl.open && cl.used == (Amount{}) {
 			cl.open, cl.opened, opened = true, c.now, true
 			c.refresh(k)
+			c.wake(cl.peak.falls())
 			c.emit(Effect{Op: Stage, Cause: CauseLendingOpened, Class: k})
 		}
 	}
