@@ -50,9 +50,11 @@ type attempt struct {
 	stitch *wire.Stitch // of an attempt that can be continued or continues one; nil: neither
 	before int          // tokens that earlier attempts have given the answer
 	whole  *wire.Assembler
-	waits  [][]byte // events of a stream that are held back until the next text
+	waits  [][]byte // events that are held back until the next text
 	proven bool     // the engine has been seen to return what a continuation takes
 	bound  bool     // it goes on to its end whatever the core asks for
+	ahead  bool     // the client is being given more than what is kept: it is not ended now
+	cancel context.CancelCauseFunc
 
 	cause admission.Cause
 	flags uint8
@@ -82,7 +84,7 @@ func (a *attempt) run(ctx context.Context) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p.mu.Lock()
-	r.cancel = cancel
+	r.cancel, a.cancel = cancel, cancel
 	if r.reclaimed {
 		cancel(errReclaimed)
 	}
@@ -267,6 +269,7 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 		// No framing: the engine has answered with a document.
 		document := len(d.Data) > 0 && len(d.Raw) == len(d.Data)
 		var piece wire.Piece
+		open := false // more of the answer is to come, and may come in another attempt
 		if a.stitch != nil && len(d.Data) > 0 && !d.Done && !document {
 			if piece, err = a.stitch.Add(d.Data); err != nil {
 				a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
@@ -276,7 +279,7 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 				a.interrupted(ctx, errReclaimed)
 				return
 			}
-			d.Data = piece.Data
+			d.Data, open = piece.Data, !a.bound && !piece.Last
 			if req.Stream {
 				d.Raw = slices.Concat([]byte("data: "), piece.Data, []byte("\n\n"))
 			}
@@ -299,13 +302,19 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 			if len(d.Data) == 0 {
 				continue
 			}
-			if err := a.whole.Add(d.Data); err != nil {
+			if open && !piece.Sure {
+				a.waits = append(a.waits, bytes.Clone(d.Data))
+				continue
+			}
+			err := a.collect(append(a.waits, d.Data)...)
+			a.waits = a.waits[:0]
+			if err != nil {
 				a.failed(wire.UpstreamError("the engine's answer can't be read: %v", err))
 				return
 			}
 		case d.UsageOnly && !req.IncludeUsage:
 			// The gateway asked for it, the client did not.
-		case a.stitch != nil && len(d.Data) > 0 && !d.Done && !piece.Text && !piece.Last:
+		case open && !piece.Text:
 			a.waits = append(a.waits, d.Raw)
 		default:
 			err = a.pass(&d)
@@ -316,6 +325,10 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 		}
 	}
 }
+
+// mostAhead is how many tokens a stream may come to be ahead of what is kept. An
+// engine of which the events have several tokens as a rule can't be interrupted.
+const mostAhead = 64
 
 // keep decides about an event of an answer that can be continued, before anything
 // is made of it. It is false if the core has asked for the attempt's end and the
@@ -328,12 +341,14 @@ func (a *attempt) keep(piece *wire.Piece) bool {
 	if r.whole && !a.shown && !a.show() {
 		return false
 	}
-	if piece.Last || !a.proven {
-		if !a.prove(piece) {
+	// A collected answer simply lacks what isn't sure yet.
+	ahead := !piece.Sure && a.call.Request.Stream
+	if piece.Last || !a.proven || ahead != a.ahead || a.stitch.Loose() > mostAhead {
+		if !a.prove(piece, ahead) {
 			return false
 		}
 	}
-	if a.stitch.Able() {
+	if (piece.Sure || piece.Last) && a.stitch.Able() {
 		a.stitch.Keep()
 	}
 	return true
@@ -341,28 +356,45 @@ func (a *attempt) keep(piece *wire.Piece) bool {
 
 // prove notes what the engine has been seen to do, and sees to it that an attempt
 // that can't be continued from here on is not ended. It is false if it was already.
-func (a *attempt) prove(piece *wire.Piece) bool {
+func (a *attempt) prove(piece *wire.Piece, ahead bool) bool {
 	p, r, able := a.pool, a.record, a.stitch.Able()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case !able:
+	case !able || a.stitch.Loose() > mostAhead:
 		p.returnedLocked(a.admit.Engine, unable)
 	case piece.Text:
 		p.returnedLocked(a.admit.Engine, seen)
 		a.proven = true
 	}
+	// It starts over if it can, as if no ids had been asked for.
+	lost := !able && a.before == 0 && (r.whole || !a.call.Request.Stream)
 	switch {
-	case !able && a.before == 0 && (r.whole || !a.call.Request.Stream):
-		// It starts over if it can, as if no ids had been asked for.
-	case piece.Last && r.reclaimed:
+	case !lost && (piece.Last || ahead) && !a.ahead && r.reclaimed:
 		return false
-	case piece.Last:
+	case !lost && piece.Last:
 		// The core waits for the little that is left or, where the engine can't
 		// do what was believed of it, for the whole.
 		a.bound, r.cancel = true, nil
+	case !lost && ahead:
+		a.ahead, r.cancel = true, nil
+	case a.ahead:
+		a.ahead, r.cancel = false, a.cancel
+		if r.reclaimed {
+			a.cancel(errReclaimed)
+		}
 	}
 	return true
+}
+
+// collect adds events to an answer that is given to its client as a whole.
+func (a *attempt) collect(events ...[]byte) error {
+	for _, data := range events {
+		if err := a.whole.Add(data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // terminator ends every stream to a client; some engines leave it out.

@@ -27,6 +27,20 @@
 // and with it the core is told, in one step, that the request can't be reclaimed
 // any more.
 //
+// # An answer in several attempts
+//
+// That is so where an answer can't be continued. Where it can (wire.Request.Resumable,
+// and every engine of the pool returns token ids), an attempt that the core ends is
+// followed by one that goes on from its ids, and wire.Stitch makes one answer of
+// them. What is kept is exactly what the client has or will get, so events without
+// text are held back until the next text, and the core's ask for an end waits
+// while that is not so: behind a finish reason, and in a stream behind an event of
+// several tokens. An engine that does not do what was believed of it is not
+// interrupted either; then the recall waits for it, and nothing is lost.
+//
+// Alternatives: to end such an attempt with an error is quicker for the recall and
+// breaks a promise to its client.
+//
 // # What an operator sees
 //
 // An engine that answers late is busy until it has been late for a while; one

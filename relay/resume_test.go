@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidwall/gjson"
 	"pgregory.net/rapid"
 
 	"headgate/engine"
@@ -211,5 +212,188 @@ func TestResumeIsExact(t *testing.T) {
 	t.Logf("%d interruptions, %d of them with tokens to keep", total, inside)
 	if inside == 0 {
 		t.Error("nothing was ever kept")
+	}
+}
+
+// TestResumeOfARecall: what a real recall interrupts goes on when there is room
+// again, and its client is kept waiting with comments.
+func TestResumeOfARecall(t *testing.T) {
+	for _, api := range []wire.API{wire.Chat, wire.Completions} {
+		t.Run(api.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSimulated(t, func(c *vllmapi.Config) { c.Engine.MeanOutput = 0 }, options{})
+				s.answer(wire.Chat, ask(wire.Chat, false, "x", 1, ""))
+				body := ask(api, true, "the river", 100, "")
+				call := s.callOf(api, "batch", body)
+				c := &client{id: call.ID, done: make(chan struct{})}
+				go func() {
+					defer close(c.done)
+					c.err = s.pool.Serve(t.Context(), call, c)
+				}()
+				for range 3 {
+					pass(15 * simStep)
+					wants := s.start("interactive", ask(wire.Chat, true, "hello", 200, ""), s.pool.Serve)
+					pass(10 * simStep)
+					if len(wants.decisions) != 1 {
+						t.Error("interactive waits for a loan")
+					}
+					<-wants.done
+					for !s.dispatched() {
+						pass(100 * time.Millisecond)
+					}
+				}
+				<-c.done
+				got, _ := nameless(c.text())
+				if want, _ := nameless(s.engineSays(api, body)); got != want {
+					t.Errorf("the client got\n%s\nwant\n%s", got, want)
+				}
+				if c.alive < 10 || len(c.decisions) != 4 {
+					t.Errorf("%d comments and %d admissions", c.alive, len(c.decisions))
+				}
+				pass(time.Second)
+				s.wantEmpty()
+				events := s.events()
+				kept := 0
+				for _, e := range events {
+					if e.Request == c.id && e.Cause == "reclaimed" {
+						kept += int(e.OutputTokens)
+					}
+					if e.Request == c.id && string(e.Kind) == "finished" && (e.OutputTokens != 100 || e.PromptTokens > 40) {
+						t.Errorf("finished with %d tokens after a prompt of %d", e.OutputTokens, e.PromptTokens)
+					}
+				}
+				if kept == 0 || kept >= 100 {
+					t.Errorf("%d tokens were kept", kept)
+				}
+			})
+		})
+	}
+}
+
+// said is a chat event of one choice with its ids; more goes into the delta.
+func saidWith(text, ids, more string) string {
+	return fmt.Sprintf(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"test-model","choices":[{"index":0,"delta":{"content":%q%s},"finish_reason":null%s}]}`+"\n\n", text, more, ids)
+}
+
+const opened = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"test-model","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"prompt_token_ids":[11,12]}` + "\n\n"
+
+// newSeen is a pool over a scripted engine of one slot that has returned ids.
+func newSeen(t *testing.T) *rig {
+	g := newRig(t, options{classes: reclaimer(1)})
+	paced(g)
+	c := g.serve("batch", sent(false, `,"max_tokens":9`))
+	call := g.engines[0].Accept(t)
+	call.Send(opened + saidWith("x", `,"token_ids":[1]`, ""))
+	call.Finish("stop")
+	settle()
+	g.wantCode(c, "")
+	if strings.Contains(c.text(), "token_ids") {
+		t.Errorf("a client that did not ask for ids got %s", c.text())
+	}
+	return g
+}
+
+// TestWhatIsSureIsContinued: a stream is cut behind an event of one token, never
+// behind one of several, which may hide a part of a character, and goes on from
+// the ids of what its client has.
+func TestWhatIsSureIsContinued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newSeen(t)
+		e := g.engines[0]
+		batch := g.serve("batch", sent(true, `,"max_tokens":50,"min_tokens":10,"temperature":0.5,"priority":3,"chat_template_kwargs":{"a":1}`))
+		first := e.Accept(t)
+		first.Start()
+		first.Send(opened + saidWith("a", `,"token_ids":[1]`, "") + saidWith("bc", `,"token_ids":[2,3]`, ""))
+		settle()
+		wants := g.serve("interactive", sent(true, ""))
+		pass(time.Second)
+		select {
+		case <-first.Gone():
+			t.Fatal("cut behind an event of two tokens")
+		default:
+		}
+		first.Send(saidWith("", `,"token_ids":[4]`, "") + saidWith("d", `,"token_ids":[5]`, "") + saidWith("", `,"token_ids":[6]`, ""))
+		<-first.Gone()
+		pass(time.Second)
+		finish(g, wants)
+		pass(2 * time.Second)
+		again := e.Accept(t)
+		if want := `{"model":"test-model","prompt":[11,12,1,2,3,4,5],"max_tokens":45,"min_tokens":5,"temperature":0.5,` +
+			`"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true}`; again.API != wire.Completions || string(again.Body) != want {
+			t.Errorf("%s %s\nwant %s", again.API, again.Body, want)
+		}
+		again.Start()
+		again.Send(`data: {"id":"cmpl-2","object":"text_completion","created":9,"model":"test-model","choices":[{"index":0,"text":"e\u00e9","logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":[6],"prompt_token_ids":[11,12,1,2,3,4,5]}]}` + "\n\n" +
+			`data: {"id":"cmpl-2","choices":[],"usage":{"prompt_tokens":7,"total_tokens":8,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":6}}}` + "\n\n")
+		again.End()
+		settle()
+		g.wantCode(batch, "")
+		head := `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"test-model","choices":[{"index":0,"delta":{`
+		want := head + `"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
+		for _, text := range []string{"a", "bc", "", "d"} {
+			want += head + fmt.Sprintf(`"content":%q},"finish_reason":null}]}`, text) + "\n\n"
+		}
+		want += head + `"content":"e\u00e9"},"logprobs":null,"finish_reason":"stop","stop_reason":null}]}` + "\n\ndata: [DONE]\n\n"
+		if batch.text() != want {
+			t.Errorf("the client got\n%s\nwant\n%s", batch.text(), want)
+		}
+		pass(time.Second)
+		g.wantEmpty()
+	})
+}
+
+// TestWhatCantBeContinued: an engine that was believed to return all that a
+// continuation takes does not. A stream is then not ended, however long the recall
+// has to wait; what nobody has seen starts over; and it is not asked again.
+func TestWhatCantBeContinued(t *testing.T) {
+	for _, tt := range []struct{ name, event string }{
+		{"no ids", saidWith("a", "", "")},
+		{"reasoning", saidWith("a", `,"token_ids":[1]`, `,"reasoning_content":"hm"`)},
+		{"a tool call", saidWith("", `,"token_ids":[1]`, `,"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":""}}]`)},
+		{"ids that are none", saidWith("a", `,"token_ids":["1"]`, "")},
+	} {
+		for _, stream := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/stream=%t", tt.name, stream), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					g := newSeen(t)
+					e := g.engines[0]
+					batch := g.serve("batch", sent(stream, ""))
+					first := e.Accept(t)
+					first.Start()
+					first.Send(opened + tt.event)
+					settle()
+					wants := g.serve("interactive", sent(true, ""))
+					pass(time.Second)
+					again := first
+					if stream {
+						select {
+						case <-first.Gone():
+							t.Fatal("a stream was ended that could not go on")
+						default:
+						}
+						first.Finish("stop")
+						settle()
+						finish(g, wants)
+					} else {
+						<-first.Gone()
+						finish(g, wants)
+						pass(2 * time.Second)
+						again = e.Accept(t)
+						if again.API != wire.Chat || gjson.GetBytes(again.Body, "return_token_ids").Exists() {
+							t.Errorf("it runs again as %s %s", again.API, again.Body)
+						}
+						again.Emit(2)
+						again.Finish("stop")
+						settle()
+						if text := gjson.Get(batch.text(), "choices.0.message.content").String(); text != "w1 w2 " {
+							t.Errorf("got %s", batch.text())
+						}
+					}
+					g.wantCode(batch, "")
+					pass(time.Second)
+					g.wantEmpty()
+				})
+			})
+		}
 	}
 }

@@ -16,6 +16,7 @@ const (
 	carryCopy               // it means the same for the rest as for the whole
 	carryDrop               // it has done its work once the prompt is ids, or means nothing to an engine
 	carryEmpty              // can't be continued, so only a value that asks for nothing is
+	carryZero               // likewise, and 0 asks for nothing
 )
 
 // carryOf is a list of what is known to be right, because what is not on it only
@@ -40,9 +41,10 @@ func carryOf(key string) carry {
 	case "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "add_special_tokens",
 		"documents", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls":
 		return carryDrop
-	case "logprobs", "top_logprobs", "prompt_logprobs", "echo", "tools", "functions", "suffix", "stop",
-		"presence_penalty", "frequency_penalty":
+	case "logprobs", "prompt_logprobs", "echo", "tools", "functions", "suffix", "stop":
 		return carryEmpty
+	case "top_logprobs", "presence_penalty", "frequency_penalty":
+		return carryZero
 	}
 	return carryNot
 }
@@ -53,8 +55,10 @@ func (c carry) allows(v []byte) bool {
 	case carryNot:
 		return string(v) == "null"
 	case carryEmpty:
+		return !filled(v) || string(v) == "false"
+	case carryZero:
 		n, ok := integer(v)
-		return !filled(v) || string(v) == "false" || ok && n == 0
+		return !filled(v) || ok && n == 0
 	}
 	return true
 }
@@ -67,8 +71,9 @@ func (c carry) allows(v []byte) bool {
 //
 // Only what ends with text is kept. The ids behind the last text are the beginning
 // of a character, which the engine has not given out and would not complete in
-// another attempt; they are produced again. So what is kept is always exactly what
-// the client has.
+// another attempt; they are produced again. An event of several tokens may hide
+// such a beginning behind its text, so that an attempt isn't to be cut behind one.
+// What is kept is then always exactly what the client has.
 //
 // Alternatives: to resume from text needs no ids, but a tokenizer may cut the same
 // text into other tokens, and the engine's cache is then of no use; to keep all ids
@@ -138,6 +143,9 @@ func NewStitch(r *Request, most, window int) *Stitch {
 type Piece struct {
 	Data []byte // until the next Add
 	Text bool   // it has text
+	// Sure: an attempt can be cut behind it. Of several tokens it isn't known
+	// whether all their text is there, and they are only kept with a later piece.
+	Sure bool
 	// Last: an attempt can't be continued from behind it. The answer has ended or
 	// is about to, or it has what can't be continued.
 	Last bool
@@ -198,6 +206,7 @@ func (s *Stitch) Add(data []byte) (Piece, error) {
 		s.broken = true // the engine returns no ids
 	}
 	s.out = append(b, '}')
+	p.Sure = p.Text && s.tail.n == told+1
 	p.Data, p.Last = s.out, ended || s.broken || s.promptTokens > 0 && s.kept.n+s.tail.n >= s.limit()
 	return p, nil
 }
@@ -357,6 +366,9 @@ func (s *Stitch) Cut() bool {
 // it.
 func (s *Stitch) Kept() int   { return s.kept.n - s.before }
 func (s *Stitch) Before() int { return s.before }
+
+// Loose is the number of tokens that have come and are not kept.
+func (s *Stitch) Loose() int { return s.tail.n }
 
 // Able tells whether all that came can be continued: each text with its ids, and
 // nothing but text.
