@@ -31,7 +31,7 @@ func (c *Config) SetDefaults() { c.Listen = "127.0.0.1:8080" }
 
 // Admin is the listener for operators.
 type Admin struct {
-	// Listen is the address of /healthz, /readyz, /metrics and /debug, host:port. It asks for no key: keep it off networks that clients reach.
+	// Listen is the address of /healthz, /readyz, /metrics, /api and /debug, host:port. It asks for no key: keep it off networks that clients reach.
 	Listen string `yaml:"listen"`
 }
 
