@@ -250,6 +250,9 @@ func TestResumeOfARecall(t *testing.T) {
 				if c.alive < 10 || len(c.decisions) != 4 {
 					t.Errorf("%d comments and %d admissions", c.alive, len(c.decisions))
 				}
+				if n := s.metric("headgate_time_to_first_token_seconds", "class", "batch"); n != 2 {
+					t.Errorf("%v first tokens of 2 answers", n)
+				}
 				pass(time.Second)
 				s.wantEmpty()
 				events := s.events()
@@ -396,4 +399,71 @@ func TestWhatCantBeContinued(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCollectedLacksWhatIsNotSure: of an answer that is collected, too, only what is
+// surely whole is kept, and it need not wait for that.
+func TestCollectedLacksWhatIsNotSure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newSeen(t)
+		e := g.engines[0]
+		batch := g.serve("batch", sent(false, `,"max_tokens":50`))
+		first := e.Accept(t)
+		first.Start()
+		first.Send(opened + saidWith("a", `,"token_ids":[1]`, "") + saidWith("bc", `,"token_ids":[2,3]`, ""))
+		settle()
+		wants := g.serve("interactive", sent(true, ""))
+		<-first.Gone()
+		finish(g, wants)
+		pass(2 * time.Second)
+		again := e.Accept(t)
+		if ids := gjson.GetBytes(again.Body, "prompt").Raw; ids != "[11,12,1]" {
+			t.Errorf("it goes on from %s", ids)
+		}
+		again.Start()
+		again.Send(`data: {"id":"cmpl-2","choices":[{"index":0,"text":"bcd","finish_reason":"stop","token_ids":[2,3,4]}]}` + "\n\n")
+		again.End()
+		settle()
+		g.wantCode(batch, "")
+		want := `{"id":"chatcmpl-1","object":"chat.completion","created":7,"model":"test-model","choices":[{"index":0,"message":{"role":"assistant","content":"abcd"},"finish_reason":"stop"}]}`
+		if batch.text() != want {
+			t.Errorf("the client got %s\nwant %s", batch.text(), want)
+		}
+	})
+}
+
+// TestEndMeetsRecall: a finish reason that comes when the attempt's end has been
+// asked for is not passed on: the connection is closed already, and no usage will
+// follow it.
+func TestEndMeetsRecall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newSeen(t)
+		e := g.engines[0]
+		batch := g.serve("batch", sent(true, `,"max_tokens":50`), func(c *client) {
+			c.onEvent = func(n int) error {
+				if n == 2 {
+					(&simulated{rig: g}).interrupt()
+				}
+				return nil
+			}
+		})
+		last := strings.Replace(saidWith("b", `,"token_ids":[2]`, ""), `"finish_reason":null`, `"finish_reason":"stop"`, 1)
+		first := e.Accept(t)
+		first.Start()
+		first.Send(opened + saidWith("a", `,"token_ids":[1]`, "") + last)
+		<-first.Gone()
+		pass(5 * time.Second)
+		again := e.Accept(t)
+		if ids := gjson.GetBytes(again.Body, "prompt").Raw; ids != "[11,12,1]" {
+			t.Errorf("it goes on from %s", ids)
+		}
+		again.Start()
+		again.Send(`data: {"id":"cmpl-2","choices":[{"index":0,"text":"b","finish_reason":"stop","token_ids":[2]}]}` + "\n\n")
+		again.End()
+		settle()
+		g.wantCode(batch, "")
+		if text := spoken(batch.text()); text != "ab" || strings.Count(batch.text(), `"stop"`) != 1 {
+			t.Errorf("the client got %s", batch.text())
+		}
+	})
 }
