@@ -91,7 +91,7 @@ func (a *attempt) run(ctx context.Context) {
 	caps := &p.engines[a.admit.Engine].caps
 	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
 	ids, window := p.engines[a.admit.Engine].ids, contextOf(caps, model)
-	able := caps.Kind == engine.VLLM && ids != unable && model == r.model
+	same := caps.Kind == engine.VLLM && model == r.model
 	tells := caps.Kind == engine.LlamaCpp // it answers a stream with headers once it has a slot for it
 	a.longest = caps.MaxContext
 	if a.longest == 0 {
@@ -100,6 +100,11 @@ func (a *attempt) run(ctx context.Context) {
 	p.mu.Unlock()
 	if ctx.Err() != nil {
 		a.interrupted(ctx, nil)
+		return
+	}
+	if a.stitch != nil && !same {
+		// An engine has come back as another since the answer was begun.
+		a.failed(wire.UpstreamError("the answer was begun by another model than the engine has"))
 		return
 	}
 	a.sinkAdmitted()
@@ -116,7 +121,7 @@ func (a *attempt) run(ctx context.Context) {
 	if ordered {
 		proj.HasPriority, proj.Priority = true, eng.Priority[r.class]
 	}
-	api, body, err := a.body(proj, able, window)
+	api, body, err := a.body(proj, same && ids != unable, window)
 	if err != nil {
 		a.failed(wire.Internal())
 		p.cfg.Log.Error("projection failed", "request", a.call.ID, "err", err)

@@ -23,7 +23,7 @@ import (
 
 const simStep = 10 * time.Millisecond
 
-// simulated is a pool over a simulated engine of one slot, which belongs to
+// simulated is a pool over a simulated engine whose slots belong to
 // interactive. What batch gets of it is lent.
 type simulated struct {
 	*rig
@@ -31,9 +31,10 @@ type simulated struct {
 	model  string
 }
 
-func newSimulated(t testing.TB, change func(*vllmapi.Config), o options) *simulated {
+func newSimulated(t testing.TB, slots int, change func(*vllmapi.Config)) *simulated {
 	t.Helper()
-	cfg := vllmapi.Many(1)
+	var o options
+	cfg := vllmapi.Many(slots)
 	cfg.ModelName = "test-model"
 	cfg.Engine.Model.Step.Base = float64(simStep / time.Millisecond)
 	cfg.Engine.SplitCharacters, cfg.Engine.MeanOutput = 3, 60
@@ -54,13 +55,13 @@ func newSimulated(t testing.TB, change func(*vllmapi.Config), o options) *simula
 	t.Cleanup(func() { _ = front.Close(); cancel(); <-ran })
 	var ec engine.Config
 	ec.SetDefaults()
-	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots = engine.VLLM, "http://engine.test", mem.DialContext, 1
+	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots = engine.VLLM, "http://engine.test", mem.DialContext, slots
 	ec.AbortGrace = 5 * simStep
 	adapter, err := adapters.New(ec.Kind, ec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.classes = reclaimer(1)
+	o.classes = reclaimer(int64(slots))
 	o.pool = func(c *Config) {
 		c.Engines = []Engine{{Name: "sim", Adapter: adapter, ObserveEvery: observeEvery, Priority: []int{0, 10}}}
 		c.Keepalive = 100 * time.Millisecond
@@ -188,7 +189,7 @@ func TestResumeIsExact(t *testing.T) {
 		}
 		body := ask(api, stream, prompt, most, fmt.Sprintf(`,"min_tokens":%d,"temperature":0`, least))
 		synctest.Test(t, func(t *testing.T) {
-			s := newSimulated(t, nil, options{})
+			s := newSimulated(t, 1, nil)
 			s.answer(wire.Chat, ask(wire.Chat, false, "x", 1, "")) // the engine is seen to return ids
 			want, _ := s.answer(api, body)
 			got, cuts := s.answer(api, body, after...)
@@ -221,7 +222,7 @@ func TestResumeOfARecall(t *testing.T) {
 	for _, api := range []wire.API{wire.Chat, wire.Completions} {
 		t.Run(api.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newSimulated(t, func(c *vllmapi.Config) { c.Engine.MeanOutput = 0 }, options{})
+				s := newSimulated(t, 1, func(c *vllmapi.Config) { c.Engine.MeanOutput = 0 })
 				s.answer(wire.Chat, ask(wire.Chat, false, "x", 1, ""))
 				body := ask(api, true, "the river", 100, "")
 				call := s.callOf(api, "batch", body)
@@ -465,5 +466,63 @@ func TestEndMeetsRecall(t *testing.T) {
 		if text := spoken(batch.text()); text != "ab" || strings.Count(batch.text(), `"stop"`) != 1 {
 			t.Errorf("the client got %s", batch.text())
 		}
+	})
+}
+
+// TestResumesUnderLoad is for the race detector too: streams and collected answers
+// of both routes are interrupted by real recalls at every moment of theirs, and each
+// is what the engine says to whom it serves undisturbed.
+func TestResumesUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slots, callers = 4, 40
+		s := newSimulated(t, slots, nil)
+		s.answer(wire.Chat, ask(wire.Chat, false, "x", 1, ""))
+		var clients []*client
+		var bodies []string
+		var apis []wire.API
+		for i := range callers {
+			api := []wire.API{wire.Chat, wire.Completions}[i%2]
+			body := ask(api, i%4 < 2, fmt.Sprint("number ", i), 40+5*i%60, `,"min_tokens":30`)
+			call := s.callOf(api, "batch", body)
+			c := &client{id: call.ID, done: make(chan struct{})}
+			go func() {
+				defer close(c.done)
+				c.err = s.pool.Serve(t.Context(), call, c)
+			}()
+			clients, bodies, apis = append(clients, c), append(bodies, body), append(apis, api)
+			if i%4 == 3 {
+				pass(time.Duration(i) * 7 * time.Millisecond)
+				s.begin("interactive", ask(wire.Chat, true, "hello", 3+i%5, ""), s.pool.Serve)
+				s.begin("interactive", ask(wire.Chat, true, "hello", 1+i%9, ""), s.pool.Serve)
+				pass(2 * time.Second)
+			}
+		}
+		for i, c := range clients {
+			<-c.done
+			s.wantCode(c, "")
+			got, want := c.text(), s.engineSays(apis[i], bodies[i])
+			for _, part := range []string{"choices.0.message.content", "choices.0.text", "choices.0.finish_reason", "usage"} {
+				if a, b := gjson.Get(got, part).String(), gjson.Get(want, part).String(); a != b {
+					t.Errorf("%s: %s is %q, want %q", c.id, part, a, b)
+				}
+			}
+			if a, _ := nameless(got); strings.HasPrefix(got, "data:") {
+				if b, _ := nameless(want); a != b {
+					t.Errorf("%s: got\n%s\nwant\n%s", c.id, a, b)
+				}
+			}
+		}
+		pass(5 * time.Second)
+		s.wantEmpty()
+		kept := map[bool]int{}
+		for _, e := range s.events() {
+			if e.Cause == "reclaimed" && string(e.Kind) == "ended" && e.OutputTokens > 0 {
+				kept[e.Stream]++
+			}
+		}
+		if kept[true] == 0 || kept[false] == 0 {
+			t.Errorf("interrupted with something to keep, by whether it was a stream: %v", kept)
+		}
+		t.Logf("interrupted with something to keep, by whether it was a stream: %v", kept)
 	})
 }
