@@ -152,7 +152,7 @@ type Class struct {
 	IdleAfter time.Duration `yaml:"idle_after"`
 	// Reopen says when a class that was recalled lends again: idle, once it has been idle for its idle_after; settled, once what it lent before is back too and the idle time to be expected is worth more than a recall.
 	Reopen string `yaml:"reopen"`
-	// Reclaim says how the class gives back what it borrowed: attrition waits for its requests to finish, deadline ends them when the life of the loan is over, reclaim ends just enough of them at once. An ended request of which nothing was delivered runs again from its beginning, in its old place; so with reclaim a streamed request borrows only as grace allows, and is not ended once it has a token.
+	// Reclaim says how the class gives back what it borrowed: attrition waits for its requests to finish, deadline ends them when the life of the loan is over, reclaim ends just enough of them at once. An ended request goes on from its tokens, in its old place, where engine and request allow that; another one of which nothing was delivered runs again from its beginning, and another streamed one borrows only as grace allows and is not ended once it has a token.
 	Reclaim string `yaml:"reclaim"`
 	// Deadline is the life of a loan, for reclaim: deadline and required there; what runs longer may be ended once it is wanted back.
 	Deadline time.Duration `yaml:"deadline,omitempty"`
