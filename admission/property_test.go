@@ -73,6 +73,7 @@ type entry struct {
 	n      int32
 	amount Amount
 	given  Time
+	out    int32
 	begun  bool // it has a token
 	piece  bool // it only warms a part of a prompt
 	ended  bool
@@ -195,9 +196,15 @@ func (w *world) checkTimers(now *Snapshot) {
 	for e := range c.engines {
 		c.engines[e].starting = slices.Clone(c.engines[e].starting)
 	}
-	for k, v := range now.Classes {
-		// What a class that has become quiet keeps follows with the next tick.
-		if spec := &w.table.Classes[k]; spec.Reopen == ReopenSettled && v.IdleSince != 0 && v.Queue == 0 && v.Used == (AmountView{}) && v.Hold != (AmountView{}) {
+	for k := range c.classes {
+		// What a class keeps follows with the next tick when it becomes quiet, or no
+		// longer is; and that a head is late is noticed when somebody looks.
+		cl := &c.classes[k]
+		if cl.spec.Reopen == ReopenSettled && cl.hold != c.holdNow(cl) || cl.spec.Objective.First > 0 && cl.queue.n > 1 {
+			return
+		}
+		// A table may pay a debt, or call it; so it is said when the debt next moves.
+		if cl.owed.due && w.debt[k] <= cl.paid() {
 			return
 		}
 	}
@@ -257,9 +264,6 @@ func (w *world) timeless(s *Snapshot) *Snapshot {
 	for k := range t.Classes {
 		v, spec := &t.Classes[k], &w.table.Classes[k]
 		v.Owed, v.Quiet, v.Counts = 0, false, Counts{}
-		if spec.Floor[Slots] == 0 {
-			v.Due = false // nothing is owed, so nobody asks
-		}
 		if spec.Reopen == ReopenSettled {
 			v.Hold, v.Lending, t.Promised = AmountView{}, false, AmountView{}
 		}
@@ -289,7 +293,7 @@ func (w *world) note(ev *Event, before *Snapshot) {
 	confirmed := ev.Kind == Released
 	switch {
 	case ev.Kind == Progress:
-		h.begun = h.begun || ev.Out > 0
+		h.begun, h.out = h.begun || ev.Out > 0, max(h.out, ev.Out)
 	case ev.Kind == Ended && !h.ended:
 		h.ended = true
 		confirmed = ev.Flags&FlagReleased != 0
@@ -472,6 +476,9 @@ func tokens(t *rapid.T, label string, most int32) int32 {
 
 func (w *world) end(id Hold, ev *Event) {
 	ev.Kind, ev.Hold = Ended, id
+	if max(w.holds[id].out, ev.Out) > 300 {
+		ev.Flags &^= FlagKept // what is kept was seen
+	}
 	w.step(ev)
 }
 
