@@ -53,6 +53,10 @@ type Attempt struct {
 	// N is the number of sequences the answer consists of (wire.Request.N);
 	// 0 stands for 1. It decides when an answer without terminator is whole.
 	N int
+	// TokenIDs tells that Body asks for return_token_ids. The answer's events are
+	// then like vLLM's: prompt_token_ids in the first, and token_ids beside each
+	// text, in the choices of a completion where the engine has no such chat.
+	TokenIDs bool
 	// Interruptible attempts get a connection of their own, so that closing it
 	// is certain to reach the engine (a pooled one may outlive the cancel).
 	Interruptible bool
@@ -108,6 +112,14 @@ const (
 	BySlot       ConfirmedBy = "slot"     // the engine reported the slot idle
 	ByGrace      ConfirmedBy = "grace"    // no evidence to be had: closed, and a grace time waited
 )
+
+// Tokenizer is an Adapter whose engine tells the token ids of a prompt without
+// running it.
+type Tokenizer interface {
+	// Tokens returns the ids of the prompt of a request's body, as the engine would
+	// make them.
+	Tokens(ctx context.Context, api wire.API, body []byte) ([]int32, error)
+}
 
 // State is what an engine can do now. Busy is not a state: a full engine is
 // Ready.
@@ -168,6 +180,15 @@ type Capabilities struct {
 	Priority bool `json:"priority"`
 	// PrefixCache: finished and aborted sequences stay reusable.
 	PrefixCache bool `json:"prefix_cache"`
+	// TokenIDs: attempts can ask for token ids (Attempt.TokenIDs), and a completion's
+	// prompt can be a list of them.
+	TokenIDs bool `json:"token_ids"`
+	// StepAborts: it acts on aborts between two steps, before it takes up new work,
+	// so that a request sent together with an abort finds the room.
+	StepAborts bool `json:"step_aborts"`
+	// TellsStart: it answers a stream with headers when it begins to run it, not when
+	// it accepts it.
+	TellsStart bool `json:"tells_start"`
 	// Fatal: running out of KV ends every running request (llama-server with a
 	// unified pool), so the pool must never be over-committed.
 	Fatal bool `json:"kv_exhaustion_fatal"`

@@ -91,8 +91,8 @@ func (a *attempt) run(ctx context.Context) {
 	caps := &p.engines[a.admit.Engine].caps
 	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
 	ids, window := p.engines[a.admit.Engine].ids, contextOf(caps, model)
-	same := caps.Kind == engine.VLLM && model == r.model
-	tells := caps.Kind == engine.LlamaCpp // it answers a stream with headers once it has a slot for it
+	same := caps.TokenIDs && model == r.model
+	tells := caps.TellsStart
 	a.longest = caps.MaxContext
 	if a.longest == 0 {
 		a.longest = caps.KVTokens
@@ -133,7 +133,7 @@ func (a *attempt) run(ctx context.Context) {
 	defer stop()
 	s, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
 		API: api, Body: body, ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
-		Interruptible: a.admit.Loan,
+		Interruptible: a.admit.Loan, TokenIDs: a.stitch != nil,
 	})
 	if err != nil {
 		a.undispatched(ctx, err)

@@ -445,7 +445,7 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 		if i == 0 {
 			model = name
 		}
-		if !s.known || s.caps.Kind != engine.VLLM || s.ids == unable || name != model ||
+		if !s.known || !s.caps.TokenIDs || s.ids == unable || name != model ||
 			!req.Declared && contextOf(&s.caps, name) == 0 {
 			return "", false, false
 		}

@@ -164,6 +164,7 @@ func (a *Adapter) Capabilities(ctx context.Context) (engine.Capabilities, error)
 		// A slot keeps its tokens when its request ends, and the next request
 		// with the longest common prefix gets it.
 		PrefixCache: true,
+		TellsStart:  true,
 	}
 	var s slots
 	body, err := a.optional(ctx, "/slots")

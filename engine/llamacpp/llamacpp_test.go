@@ -120,7 +120,7 @@ func TestCapabilities(t *testing.T) {
 	e, a := start(t, enginetest.Options{})
 	want := engine.Capabilities{
 		Kind: engine.LlamaCpp, Version: "b10573-test", Models: []engine.Model{{ID: "test-model", MaxContext: 4096}},
-		Slots: 4, KVTokens: 4096, BlockSize: 1, MaxContext: 4096, PrefixCache: true, Fatal: true,
+		Slots: 4, KVTokens: 4096, BlockSize: 1, MaxContext: 4096, PrefixCache: true, TellsStart: true, Fatal: true,
 	}
 	got, err := a.Capabilities(t.Context())
 	if d := cmp.Diff(want, got); d != "" || err != nil {
