@@ -19,7 +19,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"headgate/gateway"
 	"headgate/simengine"
 	"headgate/simengine/vllmapi"
 	"headgate/telemetry"
@@ -62,10 +61,7 @@ type availabilityRecall struct {
 	Scheduled      *float64 `json:"scheduled_s"`
 	ScheduledUpper *float64 `json:"scheduled_upper_s"`
 	FirstToken     *float64 `json:"first_token_s"`
-	// Loans that were ended by force, and when the engine had confirmed all of
-	// them; null if there were none, too.
-	Reclaims  int      `json:"reclaims"`
-	Confirmed *float64 `json:"confirmed_s"`
+	Reclaims       int      `json:"reclaims"` // loans that were ended by force
 }
 
 // scheduled is the moment by which the engine surely ran the request.
@@ -289,25 +285,11 @@ func (r *availabilityRecall) take(ctx context.Context, g *benchGateway) (found b
 	for _, v := range slices.Backward(all) {
 		if v.Class == trace.Interactive {
 			r.Granted, r.Settled, r.Scheduled, r.ScheduledUpper, r.FirstToken = v.Granted, v.Settled, v.Scheduled, v.ScheduledUpper, v.FirstToken
-			r.Reclaims, r.Confirmed = len(v.Reclaims)+v.LeftOut, confirmed(v.Reclaims)
+			r.Reclaims = len(v.Reclaims) + v.LeftOut
 			return true, nil
 		}
 	}
 	return false, nil
-}
-
-// confirmed is when the last of the reclaims was, nil if one was not.
-func confirmed(reclaims []gateway.ReclaimView) *float64 {
-	var last *float64
-	for _, c := range reclaims {
-		if c.Confirmed == nil {
-			return nil
-		}
-		if last == nil || *c.Confirmed > *last {
-			last = c.Confirmed
-		}
-	}
-	return last
 }
 
 // summarise holds the recalls against what is asked of them. What never came is
@@ -321,7 +303,7 @@ func summarise(recalls []availabilityRecall) availabilitySummary {
 		}
 		return *t
 	}
-	var first, inDecode, scheduled, confirmed, settled []float64
+	var first, inDecode, scheduled, settled []float64
 	for i := range recalls {
 		r := &recalls[i]
 		if r.Granted == nil {
@@ -340,9 +322,6 @@ func summarise(recalls []availabilityRecall) availabilitySummary {
 		}
 		first = append(first, at(r.FirstToken))
 		scheduled = append(scheduled, at(r.scheduled())-r.StepLeft)
-		if r.Reclaims > 0 {
-			confirmed = append(confirmed, at(r.Confirmed)-r.StepLeft)
-		}
 		settled = append(settled, at(r.Settled)-r.StepLeft)
 	}
 	s.FirstTokenP50, s.FirstTokenP99 = percentile(first, 50), percentile(first, 99)
@@ -353,17 +332,16 @@ func summarise(recalls []availabilityRecall) availabilitySummary {
 	}
 	bar("scheduled in decode, p50", 0.25, inDecode, 50)
 	bar("scheduled after the step in progress, p99", 0.4, scheduled, 99)
-	bar("reclaims confirmed after the step in progress, p99", 0.6, confirmed, 99)
 	bar("settled after the step in progress, p99", 0.6, settled, 99)
 	return s
 }
 
 func (rep *availabilityReport) writeTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "seed\tarrived s\tphase\tstep left s\tgranted s\tscheduled s\tat most s\tfirst token s\tsettled s\treclaims\tconfirmed s")
+	fmt.Fprintln(tw, "seed\tarrived s\tphase\tstep left s\tgranted s\tscheduled s\tat most s\tfirst token s\tsettled s\treclaims")
 	for _, r := range rep.Recalls {
-		fmt.Fprintf(tw, "%d\t%.3f\t%s\t%.3f\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", r.Seed, r.Arrived, r.Phase, r.StepLeft,
-			shown(r.Granted), shown(r.Scheduled), shown(r.ScheduledUpper), shown(r.FirstToken), shown(r.Settled), r.Reclaims, shown(r.Confirmed))
+		fmt.Fprintf(tw, "%d\t%.3f\t%s\t%.3f\t%s\t%s\t%s\t%s\t%s\t%d\n", r.Seed, r.Arrived, r.Phase, r.StepLeft,
+			shown(r.Granted), shown(r.Scheduled), shown(r.ScheduledUpper), shown(r.FirstToken), shown(r.Settled), r.Reclaims)
 	}
 	s := &rep.Summary
 	fmt.Fprintf(tw, "\n%d seeds, %d without a recall, %d unsettled; first token p50 %s s, p99 %s s\n", s.Seeds, s.WithoutRecall, s.Unsettled, shown(s.FirstTokenP50), shown(s.FirstTokenP99))
