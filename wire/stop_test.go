@@ -166,6 +166,52 @@ func TestStopsOverCuts(t *testing.T) {
 	}
 }
 
+// TestStopAfterMinTokens: tokens that a cut has lost do not count twice.
+func TestStopAfterMinTokens(t *testing.T) {
+	s := NewStitch(requestOf(t, []string{"b"}, false, 3), 9, 0)
+	var got clientOf
+	add := func(attempt, token int, text string) {
+		p, err := s.Add(eventOf(attempt, token, text, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.take(p.Data)
+	}
+	add(0, 0, "a")
+	s.Keep()
+	for attempt := range 3 {
+		add(attempt, 1, "") // the beginning of a character
+		s.Cut()
+	}
+	add(3, 1, "")
+	add(3, 2, "b")
+	s.Keep()
+	if got.finish != "" {
+		t.Errorf("stopped with the third token: %+v", got)
+	}
+	add(3, 3, "b")
+	if got != (clientOf{text: "ab", finish: "stop", stop: "b"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestStopWithinMinTokens: what came within min_tokens does not stop the answer
+// later, though it is held back as the beginning of another string.
+func TestStopWithinMinTokens(t *testing.T) {
+	s := NewStitch(requestOf(t, []string{"ab", "xabc"}, false, 1), 9, 0)
+	var got clientOf
+	for i, text := range []string{"xab", "y", "ab"} {
+		p, err := s.Add(eventOf(0, i, text, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.take(p.Data)
+	}
+	if got != (clientOf{text: "xaby", finish: "stop", stop: "ab"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestStopInEvents: what becomes of an event's members, whatever the engine's shape.
 func TestStopInEvents(t *testing.T) {
 	chat := func(stops string) string {
