@@ -66,6 +66,8 @@ type Override struct {
 	Priority *bool `yaml:"priority,omitempty"`
 	// PrefixCache tells that finished and aborted sequences stay reusable.
 	PrefixCache *bool `yaml:"prefix_cache,omitempty"`
+	// TokenIDs tells that answers come with token ids where they are asked for, so that they can be continued; false: they start over when they are interrupted.
+	TokenIDs *bool `yaml:"token_ids,omitempty"`
 	// Fatal tells that running out of KV ends every running request (llama-server with a unified pool).
 	Fatal *bool `yaml:"kv_exhaustion_fatal,omitempty"`
 }
@@ -202,6 +204,7 @@ func (o Override) Apply(c Capabilities) Capabilities {
 	number(&c.MaxContext, o.MaxContext)
 	flag(&c.Priority, o.Priority)
 	flag(&c.PrefixCache, o.PrefixCache)
+	flag(&c.TokenIDs, o.TokenIDs)
 	flag(&c.Fatal, o.Fatal)
 	return c
 }

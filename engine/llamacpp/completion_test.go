@@ -227,7 +227,9 @@ func TestEndsOfCompletions(t *testing.T) {
 		{"cut in an event", func(c *enginetest.Call) { c.Send(`data: {"con`); c.Cut() }, "unexpected EOF"},
 		{"no event of the route", func(c *enginetest.Call) { c.Send("data: {\"choices\":[]}\n\n") }, "lacks content"},
 		{"no JSON", func(c *enginetest.Call) { c.Send("data: {\n\n") }, "no object"},
-		{"no ids", func(c *enginetest.Call) { c.Send("data: {\"content\":\"x\",\"tokens\":[-1],\"tokens_predicted\":1}\n\n") }, "no token id"},
+		{"no ids", func(c *enginetest.Call) {
+			c.Send("data: {\"content\":\"x\",\"tokens\":[-1],\"tokens_predicted\":1}\n\n")
+		}, "no token id"},
 		{"the engine's own error", func(c *enginetest.Call) { c.Emit(1); c.Fail(500, "Context size has been exceeded.") }, "EOF"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
