@@ -115,8 +115,9 @@ pools:
 	if status, err := ask(context.Background(), "interactive", 4); status != http.StatusOK || err != nil {
 		t.Fatalf("interactive: %d, %v", status, err)
 	}
-	before := recall()
-	if before.Scheduled == nil || before.ScheduledUpper == nil || *before.Scheduled > *before.Dispatched {
+	var before gateway.RecallView
+	until("the request is over", func() bool { before = recall(); return before.Scheduled != nil })
+	if before.ScheduledUpper == nil || *before.Scheduled > *before.Dispatched {
 		t.Fatalf("before the engine has told: %+v, want an interval from the dispatch on", before)
 	}
 	leave()
