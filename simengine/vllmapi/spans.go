@@ -31,8 +31,8 @@ const (
 // does with --otlp-traces-endpoint (v1/engine/output_processor.py: do_tracing).
 // An engine never waits for it: what does not fit is lost.
 //
-// Alternatives: OpenTelemetry's own SDK and exporter link gRPC and some thirty
-// packages more for one POST. What they send is in the receiver's tests.
+// Alternatives: OpenTelemetry's own SDK and exporter link gRPC for one POST. What
+// they send is in the receiver's tests.
 type exporter struct {
 	endpoint string
 	delay    time.Duration

@@ -31,10 +31,10 @@ const (
 
 var outcomes = []Outcome{Taken, Unneeded, Unknown, Impossible, Foreign, LeftOut}
 
-// Bounds of an export. The exporters of OpenTelemetry send at most 512 spans at a
-// time, of well under a kilobyte each.
+// Bounds of an export. An engine sends at most 512 spans at a time, a collector
+// that passes them on 8192, of well under a kilobyte each.
 const (
-	MaxBody  = 4 << 20 // bytes, unpacked
+	MaxBody  = 8 << 20 // bytes, unpacked
 	MaxSpans = 8192
 	// maxExports are read at a time; memory is bounded by it and MaxBody.
 	maxExports = 4
