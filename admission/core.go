@@ -176,11 +176,12 @@ type hold struct {
 	reserved  int64 // KV tokens at admission
 	pinned    bool
 	whole     bool
-	reclaimed bool  // its end was asked for
-	pairs     Class // 1 + the class for whose head it is ended
-	piece     int32 // tokens of a prompt that it only warms; 0 is the whole request
-	starting  bool  // it has no token yet
-	alone     bool  // no other hold of the engine was starting meanwhile
+	reclaimed bool   // its end was asked for
+	recall    uint64 // the recall for whose first request that was; 0 is none
+	pairs     Class  // 1 + the class for whose head it is ended
+	piece     int32  // tokens of a prompt that it only warms; 0 is the whole request
+	starting  bool   // it has no token yet
+	alone     bool   // no other hold of the engine was starting meanwhile
 	prompt    int32
 	cached    int32
 	out       int32

@@ -31,6 +31,8 @@ type world struct {
 	// used over time by class, for the peak of the recent past.
 	history  [][]sample
 	settled  map[uint64]bool
+	closed   map[uint64]bool
+	opened   map[ID]uint64 // the recall that a request opened
 	tenant   [worldSlots]Tenant
 	passed   map[ID]int64 // KV tokens of requests of its tenant that passed a head
 	whole    [worldSlots]bool
@@ -77,7 +79,8 @@ type entry struct {
 	begun  bool // it has a token
 	piece  bool // it only warms a part of a prompt
 	ended  bool
-	asked  bool // to end
+	asked  bool   // to end
+	recall uint64 // for whose first request that was
 }
 
 type sample struct {
@@ -86,7 +89,7 @@ type sample struct {
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}, passed: map[ID]int64{}, warm: map[uint32]warmth{}}
+	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}, closed: map[uint64]bool{}, opened: map[ID]uint64{}, passed: map[ID]int64{}, warm: map[uint32]warmth{}}
 	w.table = drawTable(t, &Table{})
 	w.core, w.twin = New(w.table, worldSlots), New(w.table, worldSlots)
 	w.history = make([][]sample, len(w.table.Classes))
@@ -349,6 +352,9 @@ func (w *world) take(e *Effect, before *Snapshot) {
 			w.t.Fatalf("reclaim of %+v", h)
 		}
 		h.asked = true
+		if seq := w.opened[e.For]; seq != 0 && !w.settled[seq] {
+			h.recall = seq
+		}
 		w.reclaims[slot]++
 		w.undo(h, before)
 	case Stage:
@@ -362,11 +368,23 @@ func (w *world) take(e *Effect, before *Snapshot) {
 				w.untrue[h.engine]++
 			}
 			delete(w.holds, e.Hold)
+		case CauseRecallOpened:
+			w.opened[e.For] = e.Seq
 		case CauseRecallSettled:
 			if w.settled[e.Seq] {
 				w.t.Fatalf("recall %d settled twice", e.Seq)
 			}
 			w.settled[e.Seq] = true
+			for id, h := range w.holds {
+				if h.recall == e.Seq && w.core.holds[uint32(id)].loan {
+					w.t.Fatalf("recall %d settled while %+v, ended for it, holds its capacity", e.Seq, h)
+				}
+			}
+		case CauseRecallClosed:
+			if !w.settled[e.Seq] || w.closed[e.Seq] {
+				w.t.Fatalf("recall %d closed: settled %t, closed before %t", e.Seq, w.settled[e.Seq], w.closed[e.Seq])
+			}
+			w.closed[e.Seq] = true
 		case CauseDemoted:
 			// It is told just before the ghost that is one too many.
 			if w.untrue[e.Engine]+1 != maxUntrue {

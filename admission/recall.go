@@ -19,6 +19,8 @@ type recall struct {
 	request ID     // the request that opened it
 	upTo    uint64 // it covers loans up to this loanSeq
 	cohort  int    // of those, how many are still out
+	called  int    // loans that were ended for the request and are not out yet
+	settled bool   // what was taken back by force is out, or all that was lent
 	need    Amount // what was wanted of the floor when it opened
 }
 
@@ -111,6 +113,7 @@ func (c *Core) unlend(i int32) {
 		cl.loanTail = h.prev
 	}
 	h.prev, h.next = none, none
+	c.calledBack(h)
 	for k := range eachClass(c.recalls) {
 		r := &c.classes[k].recall
 		if h.loanSeq > r.upTo {
@@ -122,9 +125,34 @@ func (c *Core) unlend(i int32) {
 			if cl := &c.classes[k]; cl.spec.Reopen == ReopenSettled && !cl.open {
 				c.wake(c.now)
 			}
-			c.emit(Effect{Op: Stage, Cause: CauseRecallSettled, Class: k, For: r.request, Seq: r.seq})
+			c.settle(k)
+			c.emit(Effect{Op: Stage, Cause: CauseRecallClosed, Class: k, For: r.request, Seq: r.seq})
 		}
 	}
+}
+
+// settle notes that a recall has what it called back.
+func (c *Core) settle(k Class) {
+	if r := &c.classes[k].recall; !r.settled {
+		r.settled = true
+		c.emit(Effect{Op: Stage, Cause: CauseRecallSettled, Class: k, For: r.request, Seq: r.seq})
+	}
+}
+
+// calledBack notes that a loan is out. With the last of those that were ended for
+// the request that opened a recall it is settled, whatever else is still lent.
+func (c *Core) calledBack(h *hold) {
+	if h.recall == 0 {
+		return
+	}
+	for k := range eachClass(c.recalls) {
+		if r := &c.classes[k].recall; r.seq == h.recall {
+			if r.called--; r.called == 0 {
+				c.settle(k)
+			}
+		}
+	}
+	h.recall = 0
 }
 
 // absorb ends the loans of a class that is back within its floor: what it holds

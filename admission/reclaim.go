@@ -321,6 +321,10 @@ func (c *Core) end(i int32, k Class, id ID) {
 	c.leave(h, holdEnding)
 	c.undo(h)
 	h.reclaimed = true
+	if r := &c.classes[k].recall; r.open && r.request == id && !r.settled {
+		h.recall = r.seq
+		r.called++
+	}
 	if p := &c.classes[k].pairing; p.req == id {
 		h.pairs = k + 1
 		p.going = p.going.add(h.amount)

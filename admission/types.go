@@ -195,8 +195,9 @@ const (
 	// Stage
 	CauseRecallOpened
 	CauseRecallGranted
-	CauseRecallSettled
-	CauseRecallServed // the request it was opened for was admitted
+	CauseRecallSettled // what was ended for it is out; where nothing was, all that was lent
+	CauseRecallClosed  // all is out that was lent when it opened
+	CauseRecallServed  // the request it was opened for was admitted
 	CauseLendingClosed
 	CauseLendingOpened
 	CauseGhost   // a hold's end was never confirmed and its time is over
@@ -209,7 +210,7 @@ var causeNames = [...]string{
 	"none",
 	"context", "too_large", "too_many", "queue_full", "tenant_queue_full", "queue_wait", "forecast", "unavailable", "draining",
 	"finished", "failed", "client_gone", "timeout", "reclaimed", "unreachable",
-	"recall_opened", "recall_granted", "recall_settled", "recall_served", "lending_closed", "lending_opened", "ghost", "demoted",
+	"recall_opened", "recall_granted", "recall_settled", "recall_closed", "recall_served", "lending_closed", "lending_opened", "ghost", "demoted",
 }
 
 func (c Cause) String() string { return causeNames[c] }

@@ -28,6 +28,7 @@ type RecallView struct {
 	ScheduledUpper *float64      `json:"scheduled_upper_s"`
 	FirstToken     *float64      `json:"first_token_s"`
 	Settled        *float64      `json:"settled_s"`
+	Closed         *float64      `json:"closed_s"`
 	Reclaims       []ReclaimView `json:"reclaims"`
 	LeftOut        int           `json:"reclaims_left_out,omitempty"`
 }
@@ -52,7 +53,7 @@ func viewRecall(r *journal.Recall, start time.Time) RecallView {
 	v := RecallView{
 		Seq: r.Seq, Pool: r.Pool, Class: r.Class, Request: r.Request, Opened: start.Add(time.Duration(r.Opened)).UTC(),
 		Granted: after(r.Granted), Admitted: after(r.Served), Dispatched: after(r.Dispatched),
-		Scheduled: after(r.Scheduled), ScheduledUpper: after(r.ScheduledUpper), FirstToken: after(r.FirstToken), Settled: after(r.Settled),
+		Scheduled: after(r.Scheduled), ScheduledUpper: after(r.ScheduledUpper), FirstToken: after(r.FirstToken), Settled: after(r.Settled), Closed: after(r.Closed),
 		Reclaims: make([]ReclaimView, len(r.Reclaims)), LeftOut: r.LeftOut,
 	}
 	for i, c := range r.Reclaims {

@@ -41,7 +41,8 @@ const (
 	RecallOpened  Kind = "recall_opened"  // protected demand wants lent capacity
 	RecallGranted Kind = "recall_granted" // admission may admit it again
 	RecallServed  Kind = "recall_served"  // the request it was opened for was admitted
-	RecallSettled Kind = "recall_settled" // the last loan of the cohort is out
+	RecallSettled Kind = "recall_settled" // what was ended for that request is out; where nothing was, all that was lent
+	RecallClosed  Kind = "recall_closed"  // all is out that was lent when it was opened
 	LendingClosed Kind = "lending_closed" // a class no longer lends
 	LendingOpened Kind = "lending_opened" // it lends again
 	EngineState   Kind = "engine_state"   // an engine became ready, loading or down
@@ -53,7 +54,7 @@ const (
 var kinds = map[Kind]bool{
 	Arrived: true, Queued: true, Admitted: true, Dispatched: true, Scheduled: true, FirstToken: true,
 	Progress: true, Ended: true, Released: true, Finished: true, Rejected: true, Ghost: true,
-	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true,
+	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true, RecallClosed: true,
 	LendingClosed: true, LendingOpened: true, EngineState: true,
 	Started: true, Stopped: true, Dropped: true,
 }

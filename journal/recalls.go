@@ -17,7 +17,8 @@ type Recall struct {
 	Granted    int64 // admission may admit it
 	Served     int64 // the returning request was admitted
 	Dispatched int64 // and sent to the engine
-	Settled    int64 // the last loan of the cohort was out
+	Settled    int64 // what was ended for that request was out; where nothing was, all that was lent
+	Closed     int64 // all was out that was lent when it opened
 	FirstToken int64 // of the returning request
 
 	// The engine began to run the returning request at Scheduled. Where the engine
@@ -80,6 +81,8 @@ func (l *Recalls) Note(e *Event) (step Kind, after time.Duration) {
 		to = &r.Granted
 	case RecallSettled:
 		to = &r.Settled
+	case RecallClosed:
+		to = &r.Closed
 	case Ended, Released:
 		r.reclaim(e)
 		return "", 0
@@ -87,7 +90,7 @@ func (l *Recalls) Note(e *Event) (step Kind, after time.Duration) {
 	if e.Request == r.Request {
 		switch e.Kind {
 		case Admitted:
-			// Of a recall that has settled before there is no event of its own.
+			// Of a recall that has closed before there is no event of its own.
 			step, to = RecallServed, &r.Served
 		case Dispatched:
 			to = &r.Dispatched
@@ -121,7 +124,7 @@ func (r *Recall) reclaim(e *Event) {
 				c.Confirmed = e.Mono
 			}
 		}
-	case e.Cause != "reclaimed" || r.Settled != 0:
+	case e.Cause != "reclaimed" || r.Closed != 0:
 	case len(r.Reclaims) == maxReclaims:
 		r.LeftOut++
 	default:

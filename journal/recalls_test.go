@@ -71,9 +71,9 @@ func TestRecallsAreBounded(t *testing.T) {
 		for seq := uint64(1); seq <= opened; seq++ {
 			l.Note(&Event{Kind: RecallOpened, Recall: seq, For: "r", Mono: int64(seq)})
 		}
-		settled := uint64(rapid.IntRange(1, 3*MaxRecalls).Draw(t, "settled"))
+		closed := uint64(rapid.IntRange(1, 3*MaxRecalls).Draw(t, "closed"))
 		for range 2 { // the second time is too late
-			l.Note(&Event{Kind: RecallSettled, Recall: settled, Mono: int64(settled + 7)})
+			l.Note(&Event{Kind: RecallClosed, Recall: closed, Mono: int64(closed + 7)})
 		}
 		ended := uint64(rapid.IntRange(1, 3*MaxRecalls).Draw(t, "reclaimed for"))
 		reclaims := rapid.IntRange(0, 2*maxReclaims).Draw(t, "reclaims")
@@ -83,11 +83,11 @@ func TestRecallsAreBounded(t *testing.T) {
 		got := l.Last(rapid.IntRange(-1, 2*MaxRecalls).Draw(t, "last"))
 		for i, r := range got {
 			want := Recall{Seq: opened - uint64(i), Request: "r", Opened: int64(opened) - int64(i)}
-			if want.Seq == settled {
-				want.Settled = int64(settled + 7)
+			if want.Seq == closed {
+				want.Closed = int64(closed + 7)
 			}
 			kept := 0
-			if want.Seq == ended && want.Settled == 0 {
+			if want.Seq == ended && want.Closed == 0 {
 				kept = min(reclaims, maxReclaims)
 				want.LeftOut = reclaims - kept
 			}
@@ -104,8 +104,8 @@ func TestRecallsAreBounded(t *testing.T) {
 		}
 		if len(got) > 0 {
 			got[0].Reclaims = append(got[0].Reclaims, Reclaim{})
-			got[0].Settled = -1
-			if slices.ContainsFunc(l.Last(1), func(r Recall) bool { return r.Settled == -1 }) {
+			got[0].Closed = -1
+			if slices.ContainsFunc(l.Last(1), func(r Recall) bool { return r.Closed == -1 }) {
 				t.Fatal("a copy is not one")
 			}
 		}

@@ -267,6 +267,7 @@ var recallKinds = map[admission.Cause]journal.Kind{
 	admission.CauseRecallGranted: journal.RecallGranted,
 	admission.CauseRecallServed:  journal.RecallServed,
 	admission.CauseRecallSettled: journal.RecallSettled,
+	admission.CauseRecallClosed:  journal.RecallClosed,
 }
 
 // stageLocked writes down what became of recalls, lending and ghosts.

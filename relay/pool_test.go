@@ -228,7 +228,7 @@ func TestRecallIsTold(t *testing.T) {
 				}
 			}
 		}
-		if want := "recall_opened recall_granted recall_served recall_settled"; strings.Join(got, " ") != want {
+		if want := "recall_opened recall_granted recall_served recall_settled recall_closed"; strings.Join(got, " ") != want {
 			t.Errorf("recall: %s, want %s", strings.Join(got, " "), want)
 		}
 	})

@@ -71,7 +71,7 @@ func TestRecallIsRecorded(t *testing.T) {
 				if r.FirstToken != int64(dispatched+time.Second) || r.Scheduled != r.Dispatched || r.ScheduledUpper <= r.Scheduled || r.ScheduledUpper > r.FirstToken {
 					t.Errorf("scheduled from %d to %d, dispatched %d, first token %d", r.Scheduled, r.ScheduledUpper, r.Dispatched, r.FirstToken)
 				}
-				for _, event := range []string{"recall_granted", "recall_served", "recall_settled", "dispatched", "scheduled", "first_token"} {
+				for _, event := range []string{"recall_granted", "recall_served", "recall_settled", "recall_closed", "dispatched", "scheduled", "first_token"} {
 					if n := g.metric("headgate_recall_seconds", "event", event); n != 1 {
 						t.Errorf("%v of %s counted, want 1", n, event)
 					}

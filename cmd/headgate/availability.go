@@ -9,8 +9,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"net"
-	"net/http"
 	"os/signal"
 	"slices"
 	"strings"
@@ -21,8 +19,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"headgate/config"
-	"headgate/gateway"
 	"headgate/simengine"
 	"headgate/simengine/vllmapi"
 	"headgate/telemetry"
@@ -65,10 +61,7 @@ type availabilityRecall struct {
 	Scheduled      *float64 `json:"scheduled_s"`
 	ScheduledUpper *float64 `json:"scheduled_upper_s"`
 	FirstToken     *float64 `json:"first_token_s"`
-	// Loans that were ended by force, and when the engine had confirmed all of
-	// them; null if there were none, too.
-	Reclaims  int      `json:"reclaims"`
-	Confirmed *float64 `json:"confirmed_s"`
+	Reclaims       int      `json:"reclaims"` // loans that were ended by force
 }
 
 // scheduled is the moment by which the engine surely ran the request.
@@ -199,37 +192,25 @@ func measureSeed(ctx context.Context, seed uint32, back time.Duration) (r availa
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	engine, at, closeEngine, err := startBenchEngine(ctx)
+	engine, at, closeEngine, err := startBenchEngine(ctx, vllmapi.Config{
+		Engine: simengine.DefaultConfig(), Version: telemetry.ReadBuild().Version, PerRequestMetrics: true,
+	}, nil)
 	if err != nil {
 		return r, err
 	}
 	defer closeEngine()
 	policy := "    " + strings.ReplaceAll(strings.TrimSpace(policyYAML), "\n", "\n    ") + "\n"
-	cfg, problems := config.Parse("availability.yaml", []byte(strings.ReplaceAll(availabilityYAML, "ENGINE", at.String())+policy))
-	if cfg == nil {
-		return r, fmt.Errorf("the built-in configuration is broken: %v", problems)
-	}
-	s, err := newServer(cfg, io.Discard)
+	g, err := startBenchGateway(ctx, "availability", strings.ReplaceAll(availabilityYAML, "ENGINE", at.String())+policy)
 	if err != nil {
 		return r, err
 	}
-	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
-	served := make(chan error, 1)
-	go func() { served <- s.run(serving, func() {}) }()
 	var batch sync.WaitGroup
 	defer func() {
 		cancel() // the batch requests' clients leave
 		batch.Wait()
-		stopServing()
-		err = errors.Join(err, <-served)
+		err = errors.Join(err, g.stop())
 	}()
-	for s.gateway.Ready() != nil {
-		if !pause(ctx, 10*time.Millisecond) {
-			return r, ctx.Err()
-		}
-	}
 
-	base := "http://" + s.clients.Addr().String()
 	start := time.Now().Add(-cutFrom) // the trace's 0
 	until := func(at time.Duration) bool { return pause(ctx, time.Until(start.Add(at))) }
 	failed := make(chan error, len(t.Entries))
@@ -241,7 +222,7 @@ func measureSeed(ctx context.Context, seed uint32, back time.Duration) (r availa
 			if !until(e.Arrival) {
 				return
 			}
-			if err := complete(ctx, base, trace.Batch, e.PromptTokens, e.MaxTokens); err != nil && ctx.Err() == nil {
+			if err := complete(ctx, g.clients, trace.Batch, e.PromptTokens, e.MaxTokens); err != nil && ctx.Err() == nil {
 				failed <- fmt.Errorf("batch request %s: %w", e.ID, err)
 			}
 		})
@@ -256,13 +237,12 @@ func measureSeed(ctx context.Context, seed uint32, back time.Duration) (r availa
 			r.Phase = "prefill"
 		}
 	}
-	if err := complete(ctx, base, trace.Interactive, trace.PromptTokens(backChars), backTokens); err != nil {
+	if err := complete(ctx, g.clients, trace.Interactive, trace.PromptTokens(backChars), backTokens); err != nil {
 		return r, fmt.Errorf("the returning request: %w", err)
 	}
 	// What it recalled may be out later than it is done.
-	admin := "http://" + s.admin.Addr().String() + "/api/recalls"
 	for {
-		found, err := r.take(ctx, admin)
+		found, err := r.take(ctx, g)
 		if err != nil {
 			return r, err
 		}
@@ -281,40 +261,13 @@ func measureSeed(ctx context.Context, seed uint32, back time.Duration) (r availa
 	}
 }
 
-func startBenchEngine(ctx context.Context) (*vllmapi.Server, net.Addr, func(), error) {
-	type listening struct {
-		server *vllmapi.Server
-		at     net.Addr
-	}
-	ready := make(chan listening, 1)
-	failed := make(chan error, 1)
-	// The engine outlives the gateway, which would else wait for it.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		cfg := vllmapi.Config{Engine: simengine.DefaultConfig(), Version: telemetry.ReadBuild().Version, PerRequestMetrics: true}
-		failed <- runEngine(ctx, cfg, "127.0.0.1:0", func(s *vllmapi.Server, at net.Addr) { ready <- listening{s, at} })
-	}()
-	select {
-	case err := <-failed:
-		cancel()
-		return nil, nil, nil, err
-	case l := <-ready:
-		return l.server, l.at, func() { cancel(); <-failed }, nil
-	}
-}
-
-// complete sends a request and reads its answer. Prompts are token ids, which are
-// priced exactly: a gateway that has run since the trace's 0 has learned what text
-// comes to. A batch request's answer is collected, so that it can be ended; the
-// interactive one is a stream.
+// complete sends a request and reads its answer. A batch request's answer is
+// collected, so that it can be ended; the interactive one is a stream.
 func complete(ctx context.Context, base, class string, prompt, output int) error {
-	body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":%t,"prompt":[%s7]}`, demoModel, output, class == trace.Interactive, strings.Repeat("7,", prompt-1))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/completions", strings.NewReader(body))
+	req, err := completion(ctx, base, class, prompt, output, class == trace.Interactive)
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Headgate-Class", class)
 	answer, err := fetch(req)
 	if err == nil && bytes.Contains(answer, []byte(`"error":`)) {
 		err = fmt.Errorf("answered %s", answer)
@@ -322,59 +275,22 @@ func complete(ctx context.Context, base, class string, prompt, output int) error
 	return err
 }
 
-func fetch(req *http.Request) ([]byte, error) {
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	answer, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("answered %s: %s", res.Status, answer)
-	}
-	return answer, err
-}
-
 // take reads what became of the interactive class's first recall; found tells
 // whether there was one.
-func (r *availabilityRecall) take(ctx context.Context, admin string) (found bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin, nil)
+func (r *availabilityRecall) take(ctx context.Context, g *benchGateway) (found bool, err error) {
+	all, err := g.recalls(ctx)
 	if err != nil {
-		return false, err
-	}
-	body, err := fetch(req)
-	if err != nil {
-		return false, err
-	}
-	var all []gateway.RecallView
-	if err := json.Unmarshal(body, &all); err != nil {
 		return false, err
 	}
 	for _, v := range slices.Backward(all) {
 		if v.Class == trace.Interactive {
 			r.Granted, r.Settled, r.Scheduled, r.ScheduledUpper, r.FirstToken = v.Granted, v.Settled, v.Scheduled, v.ScheduledUpper, v.FirstToken
-			r.Reclaims, r.Confirmed = len(v.Reclaims)+v.LeftOut, confirmed(v.Reclaims)
+			r.Reclaims = len(v.Reclaims) + v.LeftOut
 			return true, nil
 		}
 	}
 	return false, nil
 }
-
-// confirmed is when the last of the reclaims was, nil if one was not.
-func confirmed(reclaims []gateway.ReclaimView) *float64 {
-	var last *float64
-	for _, c := range reclaims {
-		if c.Confirmed == nil {
-			return nil
-		}
-		if last == nil || *c.Confirmed > *last {
-			last = c.Confirmed
-		}
-	}
-	return last
-}
-
-func microseconds(d time.Duration) float64 { return d.Round(time.Microsecond).Seconds() }
 
 // summarise holds the recalls against what is asked of them. What never came is
 // later than everything.
@@ -387,7 +303,7 @@ func summarise(recalls []availabilityRecall) availabilitySummary {
 		}
 		return *t
 	}
-	var first, inDecode, scheduled, confirmed, settled []float64
+	var first, inDecode, scheduled, settled []float64
 	for i := range recalls {
 		r := &recalls[i]
 		if r.Granted == nil {
@@ -406,9 +322,6 @@ func summarise(recalls []availabilityRecall) availabilitySummary {
 		}
 		first = append(first, at(r.FirstToken))
 		scheduled = append(scheduled, at(r.scheduled())-r.StepLeft)
-		if r.Reclaims > 0 {
-			confirmed = append(confirmed, at(r.Confirmed)-r.StepLeft)
-		}
 		settled = append(settled, at(r.Settled)-r.StepLeft)
 	}
 	s.FirstTokenP50, s.FirstTokenP99 = percentile(first, 50), percentile(first, 99)
@@ -419,40 +332,16 @@ func summarise(recalls []availabilityRecall) availabilitySummary {
 	}
 	bar("scheduled in decode, p50", 0.25, inDecode, 50)
 	bar("scheduled after the step in progress, p99", 0.4, scheduled, 99)
-	bar("reclaims confirmed after the step in progress, p99", 0.6, confirmed, 99)
 	bar("settled after the step in progress, p99", 0.6, settled, 99)
 	return s
 }
 
-// percentile is the smallest value that at least p of a hundred do not exceed,
-// nil if there is none or it never came. It sorts what it is given.
-func percentile(values []float64, p int) *float64 {
-	if len(values) == 0 {
-		return nil
-	}
-	slices.Sort(values)
-	v := values[(p*len(values)+99)/100-1]
-	if math.IsInf(v, 1) {
-		return nil
-	}
-	v = math.Round(v*1e6) / 1e6
-	return &v
-}
-
-// shown is a time in a table; what never came is a dash.
-func shown(t *float64) string {
-	if t == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.3f", *t)
-}
-
 func (rep *availabilityReport) writeTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "seed\tarrived s\tphase\tstep left s\tgranted s\tscheduled s\tat most s\tfirst token s\tsettled s\treclaims\tconfirmed s")
+	fmt.Fprintln(tw, "seed\tarrived s\tphase\tstep left s\tgranted s\tscheduled s\tat most s\tfirst token s\tsettled s\treclaims")
 	for _, r := range rep.Recalls {
-		fmt.Fprintf(tw, "%d\t%.3f\t%s\t%.3f\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", r.Seed, r.Arrived, r.Phase, r.StepLeft,
-			shown(r.Granted), shown(r.Scheduled), shown(r.ScheduledUpper), shown(r.FirstToken), shown(r.Settled), r.Reclaims, shown(r.Confirmed))
+		fmt.Fprintf(tw, "%d\t%.3f\t%s\t%.3f\t%s\t%s\t%s\t%s\t%s\t%d\n", r.Seed, r.Arrived, r.Phase, r.StepLeft,
+			shown(r.Granted), shown(r.Scheduled), shown(r.ScheduledUpper), shown(r.FirstToken), shown(r.Settled), r.Reclaims)
 	}
 	s := &rep.Summary
 	fmt.Fprintf(tw, "\n%d seeds, %d without a recall, %d unsettled; first token p50 %s s, p99 %s s\n", s.Seeds, s.WithoutRecall, s.Unsettled, shown(s.FirstTokenP50), shown(s.FirstTokenP99))

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"headgate/gateway"
 )
 
 func seconds(s float64) *float64 { return &s }
@@ -22,8 +21,8 @@ func seconds(s float64) *float64 { return &s }
 // tell, one that never came, and a return that needed none.
 func TestAvailabilityReport(t *testing.T) {
 	recalls := []availabilityRecall{
-		{Seed: 1, Arrived: 60, Phase: "decode", StepLeft: 0.06, Granted: seconds(0), Settled: seconds(0.3), Scheduled: seconds(0.061), FirstToken: seconds(1.1), Reclaims: 1, Confirmed: seconds(0.09)},
-		{Seed: 2, Arrived: 56.5, Phase: "prefill", StepLeft: 2.5, Granted: seconds(0), Settled: seconds(2.9), Scheduled: seconds(2.51), FirstToken: seconds(3.5), Reclaims: 2, Confirmed: seconds(2.6)},
+		{Seed: 1, Arrived: 60, Phase: "decode", StepLeft: 0.06, Granted: seconds(0), Settled: seconds(0.3), Scheduled: seconds(0.061), FirstToken: seconds(1.1), Reclaims: 1},
+		{Seed: 2, Arrived: 56.5, Phase: "prefill", StepLeft: 2.5, Granted: seconds(0), Settled: seconds(2.9), Scheduled: seconds(2.51), FirstToken: seconds(3.5), Reclaims: 2},
 		{Seed: 3, Arrived: 57, Phase: "decode", StepLeft: 0.05, Granted: seconds(0), Settled: seconds(6), Scheduled: seconds(0.2), ScheduledUpper: seconds(0.8), FirstToken: seconds(0.9)},
 		{Seed: 4, Arrived: 58, Phase: "decode", StepLeft: 0.01, Granted: seconds(0), Reclaims: 1},
 		{Seed: 5, Arrived: 59, Phase: "idle"},
@@ -96,22 +95,6 @@ func TestReturnsAt(t *testing.T) {
 		if n := eighths[i]; n < 60 || n > 140 {
 			t.Errorf("%d of 800 in second %d", n, i)
 		}
-	}
-}
-
-// TestConfirmed: all of the reclaims are, or it is not said.
-func TestConfirmed(t *testing.T) {
-	view := func(at ...*float64) (v []gateway.ReclaimView) {
-		for _, c := range at {
-			v = append(v, gateway.ReclaimView{Confirmed: c})
-		}
-		return v
-	}
-	if got := confirmed(view(seconds(0.2), seconds(0.3), seconds(0.1))); got == nil || *got != 0.3 {
-		t.Errorf("the last of three: %v", got)
-	}
-	if confirmed(nil) != nil || confirmed(view(seconds(0.2), nil)) != nil {
-		t.Error("none, or not all")
 	}
 }
 

@@ -13,7 +13,7 @@ func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", Short: "Draw workloads, and measure in real time", Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(benchTraceCommand(), benchAvailabilityCommand())
+	cmd.AddCommand(benchTraceCommand(), benchAvailabilityCommand(), benchBurstCommand(), benchNoHarmCommand(), benchStormCommand())
 	return cmd
 }
 

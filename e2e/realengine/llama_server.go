@@ -3,6 +3,8 @@ package realengine
 import (
 	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -20,9 +22,14 @@ const LlamaServerEnv = "LLAMA_SERVER"
 // loadLimit bounds the time from a llama-server's start to its first healthy answer.
 const loadLimit = time.Minute
 
-// keeper runs its arguments until its standard input ends: llama-server does not
-// watch its parent by itself.
-const keeper = `"$@" </dev/null & child=$!; cat >/dev/null; kill -9 $child; wait $child`
+// keeper runs its arguments until they or its standard input end: llama-server
+// does not watch its parent by itself.
+const keeper = `exec 3<&0
+"$@" </dev/null 3<&- & child=$!
+{ cat <&3; kill -9 $child; } >/dev/null 2>&1 & watch=$!
+wait $child; status=$?
+kill $watch 2>/dev/null
+exit $status`
 
 var listening = regexp.MustCompile(`listening on (http://[0-9.:]+)`)
 
@@ -36,16 +43,31 @@ func StartLlamaServer(t testing.TB, o Options) *Engine {
 	if binary == "" {
 		t.Skipf("%s names no llama-server", LlamaServerEnv)
 	}
-	o = o.withDefaults()
+	e, err := startLlamaServer(t, binary, o.withDefaults())
+	if err != nil {
+		t.Fatalf("llama-server %v:\n%s", err, e.log)
+	}
+	return e
+}
+
+func startLlamaServer(t testing.TB, binary string, o Options) (*Engine, error) {
+	t.Helper()
 	name := "random-llama"
 	if o.Model.Name != "" {
 		name = o.Model.Name
 	}
-	// --ctx-size is the whole pool, which --parallel divides among the slots.
-	cmd := exec.Command("sh", "-c", keeper, "sh", binary,
+	// --ctx-size is the whole pool, which --parallel divides among the slots, or
+	// lets each of them have.
+	args := []string{
+		"-c", keeper, "sh", binary,
 		"--host", "127.0.0.1", "--port", "0", "--model", modelFile(t, o.Model), "--alias", name,
-		"--parallel", strconv.Itoa(o.Slots), "--ctx-size", strconv.Itoa(o.Slots*o.Ctx),
-		"--batch-size", strconv.Itoa(o.Batch), "--threads", strconv.Itoa(o.Threads), "--metrics")
+		"--parallel", strconv.Itoa(o.Slots), "--ctx-size", strconv.Itoa(o.Slots * o.Ctx),
+		"--batch-size", strconv.Itoa(o.Batch), "--threads", strconv.Itoa(o.Threads), "--metrics",
+	}
+	if o.Unified {
+		args = append(args, "--kv-unified")
+	}
+	cmd := exec.Command("sh", args...)
 	// Its log tells the port. A pipe of the system's, since os/exec would wait
 	// for a writer of its own until every descendant has closed it.
 	read, write, err := os.Pipe()
@@ -69,24 +91,31 @@ func StartLlamaServer(t testing.TB, o Options) *Engine {
 			}
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), loadLimit)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), loadLimit, fmt.Errorf("did not load within %v", loadLimit))
 	defer cancel()
+	ctx, ended := context.WithCancelCause(ctx)
+	defer ended(nil)
+	go func() {
+		select {
+		case <-e.exited:
+			ended(errors.New("ended while it loaded"))
+		case <-ctx.Done():
+		}
+	}()
 	select {
 	case found, ok := <-url:
 		if !ok {
-			t.Fatalf("llama-server ended before it listened:\n%s", e.log)
+			return e, errors.New("ended before it listened")
 		}
 		e.URL = found
 	case <-ctx.Done():
-		t.Fatalf("llama-server did not listen within %v:\n%s", loadLimit, e.log)
+		return e, context.Cause(ctx)
 	}
-	if err := healthy(ctx, e.URL); err != nil {
-		t.Fatalf("llama-server did not load within %v: %v\n%s", loadLimit, err, e.log)
-	}
-	return e
+	return e, healthy(ctx, e.URL)
 }
 
-// healthy returns once url answers its health check, or ctx ends. While it loads
+// healthy returns once url answers its health check, or ctx ends, then with the
+// cause. While it loads
 // its model llama-server answers 503, or not yet at all.
 func healthy(ctx context.Context, url string) error {
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -105,7 +134,7 @@ func healthy(ctx context.Context, url string) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -34,6 +34,7 @@ type Options struct {
 	Threads           int  // 1
 	Priority          bool // order the engine's queue by the request's priority, lower first
 	PerRequestMetrics bool // report each request's queue time, as vLLM does on request
+	Unified           bool // llama-server: one KV pool, of which each slot may take all
 }
 
 func (o Options) withDefaults() Options {

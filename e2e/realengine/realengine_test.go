@@ -12,7 +12,7 @@ import (
 )
 
 // fakeEnv makes this test binary behave as a llama-server that needs a few
-// health checks to load.
+// health checks to load, or with the value "ends" ends at the second.
 const fakeEnv = "REALENGINE_FAKE_LLAMA_SERVER"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,10 @@ func fakeLlamaServer() {
 	fmt.Fprintf(os.Stderr, "main: server is listening on http://%s - starting the main loop\n", l.Addr())
 	checks := 0
 	panic(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if checks++; checks < 3 {
+		if checks++; checks == 2 && os.Getenv(fakeEnv) == "ends" {
+			os.Exit(1)
+		}
+		if checks < 3 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})))
@@ -59,6 +62,19 @@ func TestLlamaServerIsFoundAwaitedAndEnded(t *testing.T) {
 	}
 	if _, err := http.Get(url + "/health"); err == nil {
 		t.Errorf("%s still answers after its test", url)
+	}
+}
+
+func TestLlamaServerThatEndsIsNotAwaited(t *testing.T) {
+	for value, want := range map[string]string{"ends": "ended while it loaded", "": "ended before it listened"} {
+		t.Setenv(fakeEnv, value)
+		program := os.Args[0]
+		if value == "" {
+			program = "false"
+		}
+		if _, err := startLlamaServer(t, program, Options{Model: gguf.Tiny}.withDefaults()); err == nil || err.Error() != want {
+			t.Errorf("%v, want: %s", err, want)
+		}
 	}
 }
 

@@ -40,7 +40,7 @@ func (e *Engine) document(path string) (string, bool) {
 		case "/health":
 			return `{"status":"ok"}`, true
 		case "/props":
-			return fmt.Sprintf(`{"default_generation_settings":{"n_ctx":%d},"total_slots":%d,"build_info":"b10573-test"}`, o.MaxContext, o.Slots), true
+			return fmt.Sprintf(`{"default_generation_settings":{"n_ctx":%d},"total_slots":%d,"build_info":"b10573-test","chat_template":"{{ messages }}"}`, o.MaxContext, o.Slots), true
 		case "/slots":
 			return e.slots(), true
 		case "/metrics":

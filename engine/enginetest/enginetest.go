@@ -230,6 +230,9 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request) {
 		e.generate(w, r, wire.Completions)
 		return
 	}
+	if e.opts.Kind == engine.LlamaCpp && e.llama(w, r) {
+		return
+	}
 	body, ok := e.document(r.URL.Path)
 	if !ok {
 		w.WriteHeader(http.StatusNotFound)
@@ -247,7 +250,7 @@ func (e *Engine) generate(w http.ResponseWriter, r *http.Request, api wire.API) 
 	}
 	c := &Call{
 		API: api, ID: r.Header.Get("X-Request-Id"), Header: r.Header.Clone(), Body: body,
-		engine: e, stream: gjson.GetBytes(body, "stream").Bool(),
+		engine: e, native: r.URL.Path == nativePath, stream: gjson.GetBytes(body, "stream").Bool(),
 		ops: make(chan op), gone: make(chan struct{}), ended: make(chan struct{}),
 	}
 	e.mu.Lock()
@@ -294,6 +297,7 @@ type Call struct {
 	Body   []byte
 
 	engine      *Engine
+	native      bool // llama-server's own route
 	stream      bool
 	tokens      int
 	ops         chan op
@@ -385,6 +389,10 @@ func (c *Call) Finish(reason string) {
 		c.Document(http.StatusOK, c.document(text.String(), reason))
 		return
 	}
+	if c.native {
+		c.end(c.nativeEnd(reason))
+		return
+	}
 	end := c.event("", reason, "")
 	if gjson.GetBytes(c.Body, "stream_options.include_usage").Bool() {
 		end += c.event("", "", c.usage())
@@ -433,6 +441,9 @@ func (c *Call) Document(status int, body string, headers ...string) {
 }
 
 func (c *Call) event(text, finish, usage string) string {
+	if c.native {
+		return c.nativeEvent(text, 1000+c.tokens)
+	}
 	object, prefix := "text_completion", "cmpl-"
 	if c.API == wire.Chat {
 		object, prefix = "chat.completion.chunk", "chatcmpl-"

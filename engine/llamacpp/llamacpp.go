@@ -36,7 +36,8 @@ const (
 // Adapter implements engine.Adapter.
 type Adapter struct {
 	*upstream.Client
-	watch *release.Watcher
+	native *native
+	watch  *release.Watcher
 }
 
 // New makes an adapter from a configuration that was found valid.
@@ -50,7 +51,24 @@ func New(cfg engine.Config) (*Adapter, error) {
 		return nil, err
 	}
 	a.Client = client
+	if a.native, err = newNative(cfg); err != nil {
+		return nil, err
+	}
 	return a, nil
+}
+
+// Dispatch implements engine.Adapter.
+func (a *Adapter) Dispatch(ctx context.Context, at *engine.Attempt) (engine.Stream, error) {
+	if at.TokenIDs && at.Stream {
+		return a.dispatch(ctx, at)
+	}
+	return a.Client.Dispatch(ctx, at)
+}
+
+// Close implements engine.Adapter.
+func (a *Adapter) Close() {
+	a.Client.Close()
+	a.native.close()
 }
 
 // load is what the two documents say together; -1: they do not.
@@ -80,7 +98,7 @@ func (l load) waiting() int {
 // 403. Then its part is -1.
 func (a *Adapter) scrape(ctx context.Context, withMetrics bool) (load, release.Sample, error) {
 	l := load{slots: slots{kvUsed: -1}, metrics: noMetrics}
-	count := a.Ledger().Count()
+	count := a.native.load(a.Ledger().Count())
 	s := release.Sample{
 		Asked: time.Now(), Fresh: true, Progress: -1, Live: count.Live, Pending: count.Pending,
 	}
@@ -179,6 +197,9 @@ func (a *Adapter) Capabilities(ctx context.Context) (engine.Capabilities, error)
 	}
 	p := gjson.ParseBytes(body)
 	c.Version = p.Get("build_info").String()
+	if c.TokenIDs, err = a.continues(ctx, p); err != nil {
+		return engine.Capabilities{}, fmt.Errorf("capabilities: %w", err)
+	}
 	if s.total == 0 {
 		s.total = max(0, upstream.Number(p.Get("total_slots")))
 		s.context = max(0, upstream.Number(p.Get("default_generation_settings.n_ctx")))

@@ -200,7 +200,9 @@ func (w *Watcher) endLocked() {
 }
 
 func (w *Watcher) poll(ctx context.Context) {
-	timer := time.NewTimer(w.cfg.Min)
+	// The first sample is taken at once: if the step in progress ends before it,
+	// it takes the end of another to see that one has.
+	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
