@@ -111,7 +111,9 @@ pools:
 	batch := make(chan struct{})
 	go func() { _, _ = ask(leaves, "batch", 4000); close(batch) }()
 	defer func() { leave(); <-batch }()
-	until("batch borrows", func() bool { return strings.Contains(page(t, admin+"/metrics"), `headgate_class_loans{class="batch",pool="main"} 1`) })
+	until("batch borrows", func() bool {
+		return strings.Contains(page(t, admin+"/metrics"), `headgate_class_loans{class="batch",pool="main"} 1`)
+	})
 	if status, err := ask(context.Background(), "interactive", 4); status != http.StatusOK || err != nil {
 		t.Fatalf("interactive: %d, %v", status, err)
 	}
