@@ -102,9 +102,12 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	case reflect.Slice:
 		d.slice(n, v, path)
 	case reflect.String:
-		if s, ok := n.(*ast.StringNode); ok {
+		switch s := n.(type) {
+		case *ast.StringNode:
 			v.SetString(s.Value)
-		} else {
+		case *ast.LiteralNode: // a text of several lines, as Effective prints one
+			v.SetString(s.Value.Value)
+		default:
 			d.mismatch(n, path, "a text; a number or true needs quotes to be one")
 		}
 	case reflect.Bool:

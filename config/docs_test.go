@@ -123,7 +123,7 @@ func (w *tableWriter) row(at string, in reflect.Type, f reflect.StructField, v r
 	if text == "" {
 		w.t.Errorf("%s has no comment", name)
 	}
-	text = sentence(text, f.Name)
+	text = described(text, f.Name, at)
 	def := "-"
 	switch x := v.Interface().(type) {
 	case time.Duration:
@@ -139,6 +139,16 @@ func (w *tableWriter) row(at string, in reflect.Type, f reflect.StructField, v r
 		}
 	}
 	fmt.Fprintf(&w.b, "| `%s` | %s | %s |\n", at, def, strings.ReplaceAll(text, "|", "\\|"))
+}
+
+// described is a setting's text, in which what can't change while the process runs
+// says so.
+func described(comment, field, setting string) string {
+	text := sentence(comment, field)
+	if needsRestart(setting) {
+		text += " A change needs a restart."
+	}
+	return text
 }
 
 // sentence turns a field's comment into the table's text: what begins with "X

@@ -12,6 +12,19 @@ import (
 // that means the same when it is read. Amounts that were left out are numbers
 // where the file says what the engines hold.
 func Effective(c *Config) ([]byte, error) {
+	b, err := yaml.MarshalWithOptions(c.filled(),
+		yaml.IndentSequence(true),
+		yaml.CustomMarshaler(func(d time.Duration) ([]byte, error) { return []byte(formatDuration(d)), nil }),
+		yaml.CustomMarshaler(func(b Bytes) ([]byte, error) { return []byte(b.String()), nil }),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("print configuration: %w", err)
+	}
+	return b, nil
+}
+
+// filled returns a copy in which what was left out is what it comes to.
+func (c *Config) filled() *Config {
 	full := *c
 	full.Pools = slices.Clone(c.Pools)
 	for i := range full.Pools {
@@ -33,15 +46,7 @@ func Effective(c *Config) ([]byte, error) {
 		filled.Default = a.Classes[0]
 		full.Identity.Anonymous = &filled
 	}
-	b, err := yaml.MarshalWithOptions(full,
-		yaml.IndentSequence(true),
-		yaml.CustomMarshaler(func(d time.Duration) ([]byte, error) { return []byte(formatDuration(d)), nil }),
-		yaml.CustomMarshaler(func(b Bytes) ([]byte, error) { return []byte(b.String()), nil }),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("print configuration: %w", err)
-	}
-	return b, nil
+	return &full
 }
 
 // fill sets what a left-out amount comes to, as far as e is known.

@@ -18,7 +18,7 @@ import (
 // Config says where an engine is and how to speak to it. SetDefaults gives
 // every field that may be left out its value; Validate checks the rest.
 type Config struct {
-	// Kind of adapter: vllm, llamacpp or openai.
+	// Kind of adapter: vllm, sglang, llamacpp or openai.
 	Kind Kind `yaml:"kind"`
 	// URL the engine listens at, with or without the trailing /v1: http://10.0.0.7:8000.
 	URL string `yaml:"url"`
@@ -35,7 +35,7 @@ type Config struct {
 	HeaderTimeout time.Duration `yaml:"header_timeout"`
 	// ScrapeTimeout bounds one request for load or capabilities.
 	ScrapeTimeout time.Duration `yaml:"scrape_timeout"`
-	// AbortGrace is how long after an abort capacity counts as free on an engine that shows no evidence: with kind openai always, with vllm when its counters have stood still for so long. Longer than the engine's longest step.
+	// AbortGrace is how long after an abort capacity counts as free on an engine that shows no evidence: with kind openai always, with vllm when its counters have stood still for so long, with sglang for a request without an answer when the engine is empty so long after. Longer than the engine's longest step.
 	AbortGrace time.Duration `yaml:"abort_grace"`
 	// MaxEvent bounds one streamed event, in bytes.
 	MaxEvent int `yaml:"max_event_bytes"`
@@ -62,7 +62,7 @@ type Override struct {
 	BlockSize int `yaml:"block_size,omitempty"`
 	// MaxContext is the limit of one sequence, prompt and output, in tokens.
 	MaxContext int `yaml:"max_context,omitempty"`
-	// Priority tells that the engine orders waiting work by the request's priority (vLLM: --scheduling-policy priority).
+	// Priority tells that the engine orders waiting work by the request's priority (vLLM: --scheduling-policy priority; SGLang says it).
 	Priority *bool `yaml:"priority,omitempty"`
 	// PrefixCache tells that finished and aborted sequences stay reusable.
 	PrefixCache *bool `yaml:"prefix_cache,omitempty"`
@@ -83,7 +83,7 @@ func (c *Config) SetDefaults() {
 }
 
 // Kinds are the adapters there are.
-var Kinds = []Kind{VLLM, LlamaCpp, OpenAI}
+var Kinds = []Kind{VLLM, SGLang, LlamaCpp, OpenAI}
 
 // ownHeaders are set by the adapters themselves.
 var ownHeaders = []string{
@@ -97,7 +97,7 @@ var ownHeaders = []string{
 // the engine's own.
 func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 	if !slices.Contains(Kinds, c.Kind) {
-		bad("kind", c.Kind, "vllm, llamacpp or openai")
+		bad("kind", c.Kind, "vllm, sglang, llamacpp or openai")
 	}
 	if _, err := c.Root(); err != nil {
 		// A URL with userinfo has a password in it.

@@ -43,7 +43,7 @@ func TestValidate(t *testing.T) {
 	}{
 		{func(*engine.Config) {}, nil},
 		{func(c *engine.Config) { c.HeaderTimeout = 0; c.Headers = map[string]string{"X-Team": "a\tb"} }, nil},
-		{func(c *engine.Config) { c.Kind = "tgi" }, []string{"kind: tgi: vllm, llamacpp or openai"}},
+		{func(c *engine.Config) { c.Kind = "tgi" }, []string{"kind: tgi: vllm, sglang, llamacpp or openai"}},
 		{func(c *engine.Config) { c.URL = "http://me:pw@h" }, []string{"url: [redacted]@h: http:// or https://, a host, and no user, query or fragment"}},
 		{func(c *engine.Config) {
 			c.Headers = map[string]string{"host": "x", "a b": "", "X": "\n", "authorization": "key"}

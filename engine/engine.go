@@ -15,11 +15,12 @@ import (
 	"headgate/wire"
 )
 
-// Kind names an adapter: "vllm", "llamacpp" or "openai".
+// Kind names an adapter: "vllm", "sglang", "llamacpp" or "openai".
 type Kind string
 
 const (
 	VLLM     Kind = "vllm"
+	SGLang   Kind = "sglang"
 	LlamaCpp Kind = "llamacpp"
 	OpenAI   Kind = "openai"
 )

@@ -259,6 +259,7 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 		a.touch()
 		switch {
 		case err == io.EOF:
+			a.confirm = nil
 			a.ended()
 			return
 		case err != nil:
@@ -286,12 +287,12 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 			}
 			d.Data, open = piece.Data, !a.bound && !piece.Last
 			if req.Stream {
-				d.Raw = slices.Concat([]byte("data: "), piece.Data, []byte("\n\n"))
+				d.Raw = framed(piece.Data)
 			}
 		}
 		a.count(&d, stream && !document)
 		switch {
-		case document && a.before > 0:
+		case document && a.stitch != nil && (a.before > 0 || a.stitch.Stops()):
 			a.failed(wire.UpstreamError("the engine answered with a document instead of a stream"))
 			return
 		case document && !req.Stream:
@@ -326,6 +327,10 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 		}
 		if err != nil {
 			a.interrupted(ctx, errors.Join(errClient, err))
+			return
+		}
+		if piece.Stop {
+			a.stopped()
 			return
 		}
 	}
@@ -405,9 +410,32 @@ func (a *attempt) collect(events ...[]byte) error {
 // terminator ends every stream to a client; some engines leave it out.
 var terminator = []byte("data: [DONE]\n\n")
 
+// framed is the event of a stream to a client.
+func framed(data []byte) []byte {
+	return slices.Concat([]byte("data: "), data, []byte("\n\n"))
+}
+
+// stopped is the end of an answer that a stop string has ended, of which the engine
+// does not know: it is told to end the attempt, and what it holds is free once it
+// has.
+func (a *attempt) stopped() {
+	a.cancel(nil)
+	a.prompt = max(a.prompt, a.stitch.PromptTokens()+a.before)
+	switch usage := a.stitch.Usage(); {
+	case usage == nil:
+	case a.whole != nil:
+		_ = a.whole.Add(usage) // JSON returns the error
+	case a.call.Request.IncludeUsage:
+		if a.event(framed(usage), true) != nil {
+			a.cause, a.err = admission.CauseClientGone, wire.ClientClosed()
+			return
+		}
+	}
+	a.ended()
+}
+
 // ended is the clean end of an answer.
 func (a *attempt) ended() {
-	a.confirm = nil
 	a.cause = admission.CauseFinished
 	if a.whole == nil {
 		if a.call.Request.Stream && !a.done && a.event(terminator, true) != nil {

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"math"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -27,12 +28,13 @@ const (
 	fieldNCmpl
 	fieldBeam
 	fieldTier
+	fieldStop
 	numFields
 )
 
 var fieldNames = [numFields]string{"model", "stream", "stream_options", "stream_options.include_usage",
 	"max_tokens", "max_completion_tokens", "n_predict", "priority", "messages", "prompt",
-	"n", "best_of", "n_cmpl", "use_beam_search", "service_tier"}
+	"n", "best_of", "n_cmpl", "use_beam_search", "service_tier", "stop"}
 
 // limits are the fields that limit the output. llama-server lets n_predict
 // override the other two, so a gateway that overlooked it would admit one length
@@ -147,6 +149,17 @@ func (p *parser) object() {
 			p.owned(fieldPriority, func([]byte) {})
 		case "service_tier":
 			p.owned(fieldTier, func(v []byte) { p.r.ServiceTier = p.text(fieldTier, v) })
+		case "stop":
+			p.owned(fieldStop, p.stop)
+		case "include_stop_str_in_output":
+			v := p.value()
+			p.r.includeStop = string(v) == "true"
+			p.r.fixed = p.r.fixed || !p.r.includeStop && string(v) != "false" && string(v) != "null"
+		case "min_tokens":
+			v := p.value()
+			n, ok := integer(v)
+			p.r.minTokens = n
+			p.r.fixed = p.r.fixed || !ok && string(v) != "null"
 		case "messages":
 			p.once(fieldMessages)
 			if p.r.API == Chat {
@@ -273,6 +286,35 @@ func (p *parser) sequence(f field, v []byte) {
 		return
 	}
 	p.sequences = max(p.sequences, n)
+}
+
+// What the gateway looks for itself; OpenAI allows 4 stop strings.
+const (
+	maxStops = 16
+	maxStop  = 1 << 10 // bytes
+)
+
+// stop reads the stop strings. What is wrong is the engine's to refuse; more than
+// the gateway looks for itself are the engine's to find, in one attempt.
+func (p *parser) stop(v []byte) {
+	one := func(v []byte) {
+		s := text(v)
+		p.r.stops = append(p.r.stops, s)
+		// Of half a surrogate pair it isn't known what an engine makes.
+		p.r.fixed = p.r.fixed || v[0] != '"' || s == "" || len(s) > maxStop || strings.ContainsRune(s, utf8.RuneError)
+	}
+	if v[0] != '[' {
+		one(v)
+		return
+	}
+	n := 0
+	sc := scanner{b: v}
+	for sc.open(); sc.elem(); n++ {
+		if v := sc.value(); n < maxStops {
+			one(v)
+		}
+	}
+	p.r.fixed = p.r.fixed || n > maxStops
 }
 
 func (p *parser) streamOptions() {

@@ -24,7 +24,8 @@ type edit struct {
 //   - MaxTokens lowers every limit that the client gave (max_tokens,
 //     max_completion_tokens, n_predict) to it. Without one of the first two, which
 //     are the ones that every engine obeys, max_tokens is added.
-//   - TokenIDs adds return_token_ids, which a resumable request does not have.
+//   - TokenIDs adds return_token_ids, which a resumable request does not have, and
+//     makes null of its stop, which a Stitch sees to.
 //   - Priority replaces or adds priority. Without HasPriority a client's own
 //     is taken out: no client ranks itself.
 //
@@ -99,6 +100,9 @@ func (r *Request) Project(dst []byte, p Projection) ([]byte, error) {
 	}
 	if p.TokenIDs {
 		add("return_token_ids", "true")
+		if len(r.stops) > 0 {
+			set(fieldStop, "null")
+		}
 	}
 	if len(added) > 0 {
 		edits = append(edits, edit{r.close, r.close, string(added)})

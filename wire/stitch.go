@@ -26,13 +26,11 @@ const (
 //     text;
 //   - presence and frequency penalties count output, and what was output before the
 //     cut is prompt after it; the repetition penalty counts both;
-//   - a stop string may lie across the cut, and text is held back for it that is
-//     there as ids only;
 //   - a seed's random numbers would start over.
 func carryOf(key string) carry {
 	switch key {
 	case "model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens",
-		"min_tokens", "n", "best_of", "priority", "use_beam_search", "response_format", "tool_choice":
+		"min_tokens", "stop", "n", "best_of", "priority", "use_beam_search", "response_format", "tool_choice":
 		return carryOwn
 	case "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias", "allowed_token_ids",
 		"stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
@@ -41,7 +39,7 @@ func carryOf(key string) carry {
 	case "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "add_special_tokens",
 		"documents", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls":
 		return carryDrop
-	case "logprobs", "prompt_logprobs", "echo", "tools", "functions", "suffix", "stop":
+	case "logprobs", "prompt_logprobs", "echo", "tools", "functions", "suffix":
 		return carryEmpty
 	case "top_logprobs", "presence_penalty", "frequency_penalty":
 		return carryZero
@@ -73,7 +71,10 @@ func (c carry) allows(v []byte) bool {
 // of a character, which the engine has not given out and would not complete in
 // another attempt; they are produced again. An event of several tokens may hide
 // such a beginning behind its text, so that an attempt isn't to be cut behind one.
-// What is kept is then always exactly what the client has.
+// What is kept is then always exactly what the client has, or is held back here as
+// the beginning of a stop string.
+//
+// Stop strings are looked for here and not by the engine, see stops.
 //
 // Alternatives: to resume from text needs no ids, but a tokenizer may cut the same
 // text into other tokens, and the engine's cache is then of no use; to keep all ids
@@ -92,6 +93,7 @@ type Stitch struct {
 	again        bool
 	broken       bool
 	out          []byte
+	stops        *stops // nil: there are none
 }
 
 // ids are token ids as they were written, with commas between them.
@@ -117,6 +119,8 @@ const (
 	numHeads
 )
 
+var headNames = [numHeads]string{"id", "object", "created", "model", "system_fingerprint"}
+
 func headOf(key string) int {
 	switch key {
 	case "id":
@@ -136,19 +140,22 @@ func headOf(key string) int {
 // NewStitch returns a Stitch of a resumable request. most is its output limit, in
 // tokens; 0 stands for what the context, of window tokens, leaves.
 func NewStitch(r *Request, most, window int) *Stitch {
-	return &Stitch{req: r, most: most, window: window}
+	return &Stitch{req: r, most: most, window: window, stops: newStops(r)}
 }
 
 // Piece is an event as the client is to see it.
 type Piece struct {
 	Data []byte // until the next Add
-	Text bool   // it has text
+	Text bool   // the engine's event has text, of which some may be held back
 	// Sure: an attempt can be cut behind it. Of several tokens it isn't known
 	// whether all their text is there, and they are only kept with a later piece.
 	Sure bool
 	// Last: an attempt can't be continued from behind it. The answer has ended or
 	// is about to, or it has what can't be continued.
 	Last bool
+	// Stop: a stop string has ended the answer with this event, of which the engine
+	// knows nothing. What is left to tell is Usage.
+	Stop bool
 }
 
 // Add takes in an event of the present attempt, not the terminator. What it
@@ -206,8 +213,11 @@ func (s *Stitch) Add(data []byte) (Piece, error) {
 		s.broken = true // the engine returns no ids
 	}
 	s.out = append(b, '}')
-	p.Sure = p.Text && s.tail.n == told+1
-	p.Data, p.Last = s.out, ended || s.broken || s.promptTokens > 0 && s.kept.n+s.tail.n >= s.limit()
+	p.Data, p.Sure = s.out, p.Text && s.tail.n == told+1
+	if s.stops != nil {
+		p.Data, p.Stop = s.stops.add(s.req.API, s.out, s.tail.n-told, p.Text, ended)
+	}
+	p.Last = ended || p.Stop || s.broken || s.promptTokens > 0 && s.kept.n+s.tail.n >= s.limit()
 	return p, nil
 }
 
@@ -352,6 +362,9 @@ func (s *Stitch) Keep() {
 	s.kept.text = append(s.kept.text, s.tail.text...)
 	s.kept.n += s.tail.n
 	s.tail = ids{text: s.tail.text[:0]}
+	if s.stops != nil {
+		s.stops.keep()
+	}
 }
 
 // Cut ends the present attempt: what was not kept is forgotten, and what comes
@@ -359,6 +372,9 @@ func (s *Stitch) Keep() {
 func (s *Stitch) Cut() bool {
 	s.tail = ids{text: s.tail.text[:0]}
 	s.before, s.again = s.kept.n, true
+	if s.stops != nil {
+		s.stops.cut(s.kept.n)
+	}
 	return !s.broken && s.kept.n > 0
 }
 
@@ -373,6 +389,30 @@ func (s *Stitch) Loose() int { return s.tail.n }
 // Able tells whether all that came can be continued: each text with its ids, and
 // nothing but text.
 func (s *Stitch) Able() bool { return !s.broken }
+
+// PromptTokens is the length of the prompt; 0 if the engine hasn't told.
+func (s *Stitch) PromptTokens() int { return s.promptTokens }
+
+// Stops tells whether the answer may end at a stop string here.
+func (s *Stitch) Stops() bool { return s.stops != nil }
+
+// Usage returns the event that ends what a stop string has ended: all tokens up to
+// that in which the string was complete. It is nil if the engine returned no ids.
+func (s *Stitch) Usage() []byte {
+	if s.promptTokens == 0 {
+		return nil
+	}
+	b := []byte{'{'}
+	for h, v := range s.head {
+		if v != nil {
+			b = append(append(append(comma(b), '"'), headNames[h]...), `":`...)
+			b = append(b, v...)
+		}
+	}
+	n := s.kept.n + s.tail.n
+	return fmt.Appendf(comma(b), `"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null}}`,
+		s.promptTokens, s.promptTokens+n, n)
+}
 
 // Continue returns the body of a completion that goes on from what is kept. Of p
 // the limit is not used: the first attempt's was for the whole.

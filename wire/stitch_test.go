@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -35,8 +36,20 @@ func TestResumable(t *testing.T) {
 		{`,"top_logprobs":2`, false, false},
 		{`,"prompt_logprobs":1`, false, false},
 		{`,"echo":true`, false, false},
-		{`,"stop":"x"`, false, false},
-		{`,"stop":["x"]`, false, false},
+		{`,"stop":"x"`, true, true},
+		{`,"stop":["x","yz"],"include_stop_str_in_output":true,"min_tokens":2`, true, true},
+		{`,"stop":["` + strings.Repeat(`a","`, 15) + `a"]`, true, true},
+		{`,"stop":["` + strings.Repeat(`a","`, 16) + `a"]`, false, false},
+		{`,"stop":"` + strings.Repeat("a", 1<<10) + `"`, true, true},
+		{`,"stop":"` + strings.Repeat("a", 1<<10+1) + `"`, false, false},
+		{`,"stop":""`, false, false},
+		{`,"stop":["x",""]`, false, false},
+		{`,"stop":7`, false, false},
+		{`,"stop":["x",7]`, false, false},
+		{`,"stop":{"a":1}`, false, false},
+		{`,"stop":"\ud83d"`, false, false},
+		{`,"stop":"x","include_stop_str_in_output":1`, false, false},
+		{`,"stop":"x","min_tokens":"3"`, false, false},
 		{`,"suffix":"x"`, false, false},
 		{`,"seed":1`, false, false},
 		{`,"presence_penalty":0.5`, false, false},
@@ -111,26 +124,33 @@ func FuzzStitch(f *testing.F) {
 		`{"id":"1","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1, 2]}`,
 		`{"choices":[{"index":0,"text":"a","token_ids":[3],"prompt_token_ids":[1],"finish_reason":null}]}`,
 		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1}}}`,
-		`{"choices":[1,{"delta":[],"token_ids":{}}],"usage":null}`, `[]`, `{`, `{"choices":[{"text":"`, `{"prompt_token_ids":[[],{}]}`,
+		`{"choices":[1,{"delta":[],"token_ids":{}}],"usage":null}`, `{"choices":[{"finish_reason":"length","delta":null}]}`,
+		`[]`, `{`, `{"choices":[{"text":"`, `{"prompt_token_ids":[[],{}]}`,
 	} {
 		f.Add(s, s)
 	}
-	r, err := Parse(Chat, []byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`))
-	if err != nil {
-		f.Fatal(err)
+	var requests []*Request
+	for _, stop := range []string{"", `,"stop":["a","b\u00e9\""]`, `,"stop":"ab","include_stop_str_in_output":true`} {
+		r, err := Parse(Chat, []byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]`+stop+`}`))
+		if err != nil {
+			f.Fatal(err)
+		}
+		requests = append(requests, r)
 	}
 	f.Fuzz(func(t *testing.T, first, second string) {
-		a, b, ea, eb := stitched(t, r, first, second)
-		for _, p := range []struct {
-			data []byte
-			err  error
-		}{{a.Data, ea}, {b.Data, eb}} {
-			if p.err == nil && !json.Valid(p.data) {
-				t.Errorf("of %s and %s came %s", first, second, p.data)
+		for _, r := range requests {
+			a, b, ea, eb := stitched(t, r, first, second)
+			for _, p := range []struct {
+				data []byte
+				err  error
+			}{{a.Data, ea}, {b.Data, eb}} {
+				if p.err == nil && !json.Valid(p.data) {
+					t.Errorf("of %s and %s came %s", first, second, p.data)
+				}
 			}
-		}
-		if ok := check([]byte(first)) == nil && first[0] == '{'; ok && ea != nil {
-			t.Errorf("%s: %v", first, ea)
+			if ok := check([]byte(first)) == nil && first[0] == '{'; ok && ea != nil {
+				t.Errorf("%s: %v", first, ea)
+			}
 		}
 	})
 }

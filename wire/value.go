@@ -13,21 +13,24 @@ func text(v []byte) string {
 	if len(v) < 2 || v[0] != '"' {
 		return string(v)
 	}
-	v = v[1 : len(v)-1]
-	if bytes.IndexByte(v, '\\') < 0 {
-		return string(v)
+	if in := v[1 : len(v)-1]; bytes.IndexByte(in, '\\') < 0 {
+		return string(in)
 	}
-	out := make([]byte, 0, len(v))
-	for len(v) > 0 {
+	return string(appendText(make([]byte, 0, len(v)), v))
+}
+
+// appendText appends what a valid JSON string stands for.
+func appendText(dst, v []byte) []byte {
+	for v = v[1 : len(v)-1]; len(v) > 0; {
 		r, n := unescape(v)
 		if r >= 0 {
-			out = utf8.AppendRune(out, r)
+			dst = utf8.AppendRune(dst, r)
 		} else {
-			out = append(out, v[0])
+			dst = append(dst, v[0])
 		}
 		v = v[n:]
 	}
-	return string(out)
+	return dst
 }
 
 // kindOf names the kind of a valid value, for messages.

@@ -71,6 +71,10 @@ type Request struct {
 	spans [numFields]span // of the fields the gateway owns, in Body
 	close int             // where Body's closing brace is
 	fixed bool            // it has a field that can't be carried over a cut, see carryOf
+
+	stops       []string
+	includeStop bool // an answer ends with its stop string, not before it
+	minTokens   int  // of output, before which no stop string counts
 }
 
 // Resumable tells whether the answer, once interrupted, can be continued from its

@@ -150,7 +150,7 @@ type burstRun struct {
 	// From arrival to first token, ascending.
 	FirstToken []float64 `json:"first_token_s"`
 	// The same of those that got a slot at once, less what was left of the step that
-	// each met and one step, which is when an engine that is free can have it.
+	// ran when each was sent on, and one step.
 	Beyond []float64 `json:"beyond_s"`
 	// Of the others: from the end of the answer whose slot each got to their first token.
 	Waited []float64 `json:"waited_s"`
@@ -219,7 +219,7 @@ A run takes 2 to 8 s; nothing else should want the processor meanwhile.`, burstA
 	f := cmd.Flags()
 	f.StringVar(&seedList, "seeds", "1-5", "seeds, such as 1-30 or 1,4,7-9")
 	f.StringVar(&engines, "engines", strings.Join(names, ","), "engines to measure on")
-	f.StringVar(&model, "engine-model", "llama2-70b-a100-80gb-tp8", "the engines' step times: a built-in model or a file; the M1's were not measured with 20 sequences")
+	f.StringVar(&model, "engine-model", "llama2-70b-a100-80gb-tp8", "the engines' step times: a built-in model or a file")
 	f.StringVar(&output, "output", "table", "table or json")
 	return cmd
 }
@@ -236,7 +236,9 @@ func engineList() string {
 func measureBurst(ctx context.Context, kind burstEngine, steps simengine.Model, seed uint32) (r burstRun, err error) {
 	r = burstRun{Engine: kind.Name, Seed: seed}
 	err = inTemp(func(file string) error {
-		if err := r.measure(ctx, kind, steps, file); err != nil {
+		var seen stepLog
+		came, answers, err := r.measure(ctx, kind, steps, file, &seen)
+		if err != nil {
 			return err
 		}
 		events, err := readJournal(file)
@@ -244,12 +246,14 @@ func measureBurst(ctx context.Context, kind burstEngine, steps simengine.Model, 
 			return err
 		}
 		r.count(events)
+		r.weigh(&seen, came, answers, events)
 		return nil
 	})
 	return r, err
 }
 
-func (r *burstRun) measure(ctx context.Context, kind burstEngine, steps simengine.Model, file string) (err error) {
+// measure returns when the burst came, and its answers.
+func (r *burstRun) measure(ctx context.Context, kind burstEngine, steps simengine.Model, file string, seen *stepLog) (came time.Time, answers []streamed, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cfg := vllmapi.Config{Engine: simengine.DefaultConfig(), ModelName: demoModel, Version: telemetry.ReadBuild().Version, PerRequestMetrics: true}
@@ -259,14 +263,13 @@ func (r *burstRun) measure(ctx context.Context, kind burstEngine, steps simengin
 	}
 	engine, at, closeEngine, err := startBenchEngine(ctx, cfg, kind.metrics)
 	if err != nil {
-		return err
+		return came, nil, err
 	}
 	defer closeEngine()
 	g, err := startBenchGateway(ctx, "burst", strings.NewReplacer("ENGINE", at.String(), "JOURNAL", file, "ORDERED", fmt.Sprint(kind.ordered)).Replace(burstYAML))
 	if err != nil {
-		return err
+		return came, nil, err
 	}
-	var seen stepLog
 	var background sync.WaitGroup
 	defer func() {
 		cancel() // the batch requests' clients leave
@@ -290,7 +293,7 @@ func (r *burstRun) measure(ctx context.Context, kind burstEngine, steps simengin
 		step, _, ok := engine.Step()
 		full = ok && step.Decodes == burstSlots && step.Prefill == 0
 		if !pause(ctx, 5*time.Millisecond) {
-			return ctx.Err()
+			return came, nil, ctx.Err()
 		}
 	}
 	// Metrics that lag have to know of it too.
@@ -300,10 +303,11 @@ func (r *burstRun) measure(ctx context.Context, kind burstEngine, steps simengin
 	}
 	u := rand.New(rand.NewPCG(uint64(r.Seed), 0)).Float64()
 	if !pause(ctx, settle+time.Duration(u*float64(200*time.Millisecond))) {
-		return ctx.Err()
+		return came, nil, ctx.Err()
 	}
 
-	answers, errs := make([]streamed, burstArrivals), make([]error, burstArrivals)
+	answers = make([]streamed, burstArrivals)
+	errs := make([]error, burstArrivals)
 	var ready, arriving sync.WaitGroup
 	now := make(chan struct{})
 	for i := range burstArrivals {
@@ -319,23 +323,30 @@ func (r *burstRun) measure(ctx context.Context, kind burstEngine, steps simengin
 		})
 	}
 	ready.Wait()
-	came := time.Now()
+	came = time.Now()
 	close(now)
 	arriving.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return err
+		return came, nil, err
 	}
 	select {
 	case err := <-failed:
-		return err
+		return came, nil, err
 	default:
+		return came, answers, nil
 	}
-	r.weigh(&seen, came, answers)
-	return nil
 }
 
-// weigh holds the answers against the engine's steps.
-func (r *burstRun) weigh(seen *stepLog, came time.Time, answers []streamed) {
+// weigh holds the answers against the engine's steps. The gateway's share of an
+// arrival's time is all but what was left of the step that ran when it sent the
+// request on, which no engine interrupts, and the step that came then.
+func (r *burstRun) weigh(seen *stepLog, came time.Time, answers []streamed, events []journal.Event) {
+	dispatched := map[string]time.Time{}
+	for _, e := range events {
+		if e.Kind == journal.Dispatched {
+			dispatched[e.Request] = e.TS
+		}
+	}
 	left, then := seen.after(came)
 	r.StepLeft = microseconds(left)
 	if len(then) > 0 {
@@ -346,7 +357,7 @@ func (r *burstRun) weigh(seen *stepLog, came time.Time, answers []streamed) {
 	for i, a := range answers {
 		r.FirstToken = append(r.FirstToken, microseconds(a.first.Sub(a.sent)))
 		if i < burstSlots {
-			left, then := seen.after(a.sent)
+			left, then := seen.after(dispatched[a.id])
 			r.Beyond = append(r.Beyond, microseconds(a.first.Sub(a.sent)-left-told(then)))
 			ended[i] = a.ended
 			continue

@@ -226,7 +226,10 @@ func inTemp(do func(journal string) error) error {
 }
 
 // streamed is when a stream was asked for, and when its first text and its end came.
-type streamed struct{ sent, first, ended time.Time }
+type streamed struct {
+	id                 string // the gateway's
+	sent, first, ended time.Time
+}
 
 // stream sends a streaming request and reads it to its end.
 func stream(req *http.Request) (s streamed, err error) {
@@ -236,6 +239,7 @@ func stream(req *http.Request) (s streamed, err error) {
 		return s, err
 	}
 	defer func() { _ = res.Body.Close() }()
+	s.id = res.Header.Get("Headgate-Request-Id")
 	if res.StatusCode != http.StatusOK {
 		answer, _ := io.ReadAll(res.Body)
 		return s, fmt.Errorf("answered %s: %s", res.Status, answer)

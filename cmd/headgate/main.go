@@ -13,8 +13,7 @@ import (
 
 func main() {
 	if err := root().ExecuteContext(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "headgate:", err)
-		os.Exit(1)
+		os.Exit(report(os.Stderr, err))
 	}
 }
 
@@ -27,7 +26,7 @@ and KV tokens, protects each class of traffic, lends what is idle, and takes it
 back when the protected demand returns.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	cmd.AddCommand(serveCommand(), validateCommand(), engineCommand(), keyCommand(), simCommand(), benchCommand(), versionCommand())
+	cmd.AddCommand(serveCommand(), validateCommand(), configCommand(), engineCommand(), keyCommand(), simCommand(), benchCommand(), versionCommand())
 	return cmd
 }
 

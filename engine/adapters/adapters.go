@@ -8,6 +8,7 @@ import (
 	"headgate/engine"
 	"headgate/engine/llamacpp"
 	"headgate/engine/openai"
+	"headgate/engine/sglang"
 	"headgate/engine/vllm"
 )
 
@@ -21,12 +22,14 @@ func New(kind engine.Kind, cfg engine.Config) (engine.Adapter, error) {
 	switch kind {
 	case engine.VLLM:
 		a, err = vllm.New(cfg)
+	case engine.SGLang:
+		a, err = sglang.New(cfg)
 	case engine.LlamaCpp:
 		a, err = llamacpp.New(cfg)
 	case engine.OpenAI:
 		a, err = openai.New(cfg)
 	default:
-		err = fmt.Errorf("allowed are vllm, llamacpp and openai")
+		err = fmt.Errorf("allowed are vllm, sglang, llamacpp and openai")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("engine of kind %q: %w", kind, err)

@@ -483,7 +483,7 @@ func TestUnknownKind(t *testing.T) {
 	if _, err := adapters.New("tgi", engine.Config{URL: "http://h"}); err == nil || !strings.Contains(err.Error(), `"tgi"`) {
 		t.Error(err)
 	}
-	if !slices.Equal(engine.Kinds, []engine.Kind{engine.VLLM, engine.LlamaCpp, engine.OpenAI}) {
+	if !slices.Equal(engine.Kinds, []engine.Kind{engine.VLLM, engine.SGLang, engine.LlamaCpp, engine.OpenAI}) {
 		t.Error("every kind has its adapter here")
 	}
 }

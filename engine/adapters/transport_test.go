@@ -207,7 +207,7 @@ func TestKeyIsNeverShown(t *testing.T) {
 	each(t, func(t *testing.T, e *enginetest.Engine, _ engine.Adapter) {
 		cfg := e.Config()
 		cfg.APIKeyEnv = "ENGINE_KEY"
-		cfg.HeaderTimeout = time.Millisecond
+		cfg.HeaderTimeout, cfg.AbortGrace = time.Millisecond, time.Millisecond
 		a := adapter(t, cfg)
 		quoting := `{"error":{"message":"Incorrect API key provided: ` + key + `"}}`
 		var refused error
@@ -222,8 +222,13 @@ func TestKeyIsNeverShown(t *testing.T) {
 			logger.Error("refused", "body", string(status.Body))
 		}
 		_, late := a.Dispatch(t.Context(), streamed("b"))
+		// Nothing is to change in the adapter while it is printed.
+		if u := new(engine.Unanswered); errors.As(late, &u) {
+			u.Confirm(t.Context())
+		}
 		e.Answer("/v1/models", 401, quoting)
 		e.Answer("/health", 401, quoting)
+		e.Answer("/v1/loads", 401, quoting)
 		o := a.Observe(t.Context())
 		_, caps := a.Capabilities(t.Context())
 		e.Close()

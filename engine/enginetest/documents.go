@@ -18,7 +18,7 @@ func (e *Engine) document(path string) (string, bool) {
 	if path == "/v1/models" {
 		limit := ""
 		switch o.Kind {
-		case engine.VLLM:
+		case engine.VLLM, engine.SGLang:
 			limit = fmt.Sprintf(`,"max_model_len":%d`, o.MaxContext)
 		case engine.LlamaCpp:
 			limit = fmt.Sprintf(`,"meta":{"n_ctx":%d,"n_ctx_train":131072}`, o.MaxContext)
@@ -35,6 +35,8 @@ func (e *Engine) document(path string) (string, bool) {
 		case "/metrics":
 			return e.vllmMetrics(), true
 		}
+	case engine.SGLang:
+		return e.sglangDocument(path)
 	case engine.LlamaCpp:
 		switch path {
 		case "/health":

@@ -1,5 +1,5 @@
 // Package enginetest is an engine under a test's control. It speaks enough of
-// vLLM, llama-server or a bare OpenAI server to be dispatched to, observed and
+// vLLM, SGLang, llama-server or a bare OpenAI server to be dispatched to, observed and
 // aborted, and does nothing by itself: the test accepts each request, decides
 // when it starts, how many tokens come and how it ends.
 //
@@ -47,6 +47,9 @@ type Options struct {
 	// Ghosts: a closed connection is not noticed, and its sequence stays until
 	// Call.Free.
 	Ghosts bool
+	// Forgets: a closed connection makes SGLang forget the request's id and let it
+	// run; an abort finds it only before.
+	Forgets bool
 }
 
 // Engine is the fake.
@@ -60,6 +63,7 @@ type Engine struct {
 	held    map[*Call]state
 	now     gauges // as last written
 	aborted int
+	aborts  []string // ids of SGLang's aborts
 	extra   map[string]override
 	scrapes map[string]int
 }
@@ -233,6 +237,9 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request) {
 	if e.opts.Kind == engine.LlamaCpp && e.llama(w, r) {
 		return
 	}
+	if e.sglang(w, r) {
+		return
+	}
 	body, ok := e.document(r.URL.Path)
 	if !ok {
 		w.WriteHeader(http.StatusNotFound)
@@ -279,9 +286,7 @@ func (e *Engine) generate(w http.ResponseWriter, r *http.Request, api wire.API) 
 			e.mu.Lock()
 			e.aborted++
 			e.mu.Unlock()
-			if !e.opts.Ghosts {
-				c.Free()
-			}
+			c.disconnected()
 			close(c.gone)
 			return
 		}
@@ -299,6 +304,7 @@ type Call struct {
 	engine      *Engine
 	native      bool // llama-server's own route
 	stream      bool
+	forgotten   bool // by an SGLang that forgets; under the engine's lock
 	tokens      int
 	ops         chan op
 	gone, ended chan struct{}

@@ -32,7 +32,7 @@ func BenchmarkNext(b *testing.B) {
 	place.answered()
 	const event = `data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1790000000,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
 	res := &http.Response{Header: http.Header{}, Body: io.NopCloser(&endless{text: event})}
-	s := newStream(context.Background(), c, &engine.Attempt{API: wire.Chat, Stream: true, Interruptible: true}, res, place)
+	s := newStream(context.Background(), c, &engine.Attempt{API: wire.Chat, Stream: true, Interruptible: true}, res, place, func() {})
 	b.SetBytes(int64(len(event)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -36,6 +36,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -59,6 +60,11 @@ type Hooks struct {
 	Timing func(data []byte) *engine.Timing
 	// Confirm waits for the release of a closed attempt.
 	Confirm func(context.Context, *release.Ticket) engine.Confirmation
+	// End asks the engine to end an attempt that has not ended by itself; nil: it
+	// has no request for that. It is called once, before the attempt's connection
+	// is closed, which waits for it and nobody else does: it bounds itself. See
+	// ending.go.
+	End func(*engine.Attempt)
 }
 
 // Client speaks to one engine.
@@ -145,12 +151,17 @@ func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream
 	if path == "" {
 		return nil, fmt.Errorf("dispatch: api %d: allowed are chat and completions", a.API)
 	}
+	run, cut := ctx, context.CancelFunc(func() {})
+	if c.hooks.End != nil {
+		run, cut = context.WithCancel(context.WithoutCancel(ctx))
+	}
 	var sent atomic.Bool
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	traced := httptrace.WithClientTrace(run, &httptrace.ClientTrace{
 		WroteHeaders: func() { sent.Store(true) },
 	})
 	req, err := c.request(traced, http.MethodPost, path, bytes.NewReader(a.Body))
 	if err != nil {
+		cut()
 		return nil, fmt.Errorf("dispatch: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
@@ -168,7 +179,7 @@ func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream
 	}
 
 	place := c.ledger.enter(a.Stream)
-	res, err := via.RoundTrip(req)
+	res, left, err := c.roundTrip(ctx, via, req, sent.Load, cut)
 	if err != nil {
 		place.leave()
 		if cause := context.Cause(ctx); cause != nil {
@@ -176,19 +187,21 @@ func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream
 		}
 		err = fmt.Errorf("dispatch to %s: %w", c.root.Host, err)
 		if !sent.Load() {
+			cut()
 			return nil, err
 		}
-		t := &release.Ticket{Closed: time.Now()}
+		end := c.end(a, &release.Ticket{}, func() { cut(); <-left })
 		return nil, &engine.Unanswered{Err: err, Confirm: func(ctx context.Context) engine.Confirmation {
-			return c.hooks.Confirm(ctx, t)
+			return end.confirm(ctx, c)
 		}}
 	}
 	if res.StatusCode < 200 || res.StatusCode > 299 {
+		defer cut()
 		place.leave()
 		return nil, c.refusal(res)
 	}
 	place.answered()
-	return newStream(ctx, c, a, res, place), nil
+	return newStream(ctx, c, a, res, place, cut), nil
 }
 
 // refusal reads what there is of an error's body. An engine may quote the key
@@ -212,12 +225,27 @@ type Reply struct {
 
 // Get fetches one, of at most limit bytes, within the scrape timeout.
 func (c *Client) Get(ctx context.Context, path string, limit int) (Reply, error) {
+	return c.fetch(ctx, http.MethodGet, path, nil, limit)
+}
+
+// Post sends a JSON document that may arrive twice, and returns the answer, under
+// the same bounds.
+func (c *Client) Post(ctx context.Context, path string, body []byte, limit int) (Reply, error) {
+	return c.fetch(ctx, http.MethodPost, path, body, limit)
+}
+
+func (c *Client) fetch(ctx context.Context, method, path string, doc []byte, limit int) (Reply, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.ScrapeTimeout,
 		fmt.Errorf("no answer within scrape_timeout %s: %w", c.cfg.ScrapeTimeout, context.DeadlineExceeded))
 	defer cancel()
-	req, err := c.request(ctx, http.MethodGet, path, nil)
+	verb := strings.ToLower(method)
+	req, err := c.request(ctx, method, path, bytes.NewReader(doc))
 	if err != nil {
-		return Reply{}, fmt.Errorf("get %s: %w", path, err)
+		return Reply{}, fmt.Errorf("%s %s: %w", verb, path, err)
+	}
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/json")
+		req.Header["Idempotency-Key"] = []string{} // see the package comment
 	}
 	res, err := c.pooled.RoundTrip(req)
 	if err == nil {
@@ -234,7 +262,7 @@ func (c *Client) Get(ctx context.Context, path string, limit int) (Reply, error)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	return Reply{}, fmt.Errorf("get %s of %s: %w", path, c.root.Host, err)
+	return Reply{}, fmt.Errorf("%s %s of %s: %w", verb, path, c.root.Host, err)
 }
 
 // GetOK fetches a document that must be there.

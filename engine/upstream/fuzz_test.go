@@ -34,7 +34,7 @@ func FuzzStream(f *testing.F) {
 			from = iotest.OneByteReader(from)
 		}
 		res := &http.Response{Header: http.Header{"Content-Type": {media}}, Body: io.NopCloser(from)}
-		s := newStream(context.Background(), c, &engine.Attempt{API: wire.Chat, Stream: true, Interruptible: true}, res, place)
+		s := newStream(context.Background(), c, &engine.Attempt{API: wire.Chat, Stream: true, Interruptible: true}, res, place, func() {})
 		sent := bytes.TrimPrefix(body, []byte("\xef\xbb\xbf"))
 		finished, over := 0, false
 		for {

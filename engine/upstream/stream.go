@@ -29,10 +29,13 @@ const (
 type stream struct {
 	client *Client
 	ctx    context.Context // the attempt's own: tells why a read failed
+	at     *engine.Attempt
 	api    wire.API
 	choice int // finish reasons that make a whole answer
 	header http.Header
 	body   io.ReadCloser
+	cut    func() // closes the connection whatever is read of it
+	watch  func() bool
 	pooled bool
 	events *sse.Reader // nil: the answer is one document
 
@@ -43,22 +46,39 @@ type stream struct {
 
 	mu     sync.Mutex
 	place  entry
-	err    error           // what Next returns from now on
-	ticket *release.Ticket // set once the connection is closed
+	err    error   // what Next returns from now on
+	ending *ending // set once the connection is closed, or is to be
 }
 
-func newStream(ctx context.Context, c *Client, a *engine.Attempt, res *http.Response, place entry) *stream {
+func newStream(ctx context.Context, c *Client, a *engine.Attempt, res *http.Response, place entry, cut func()) *stream {
 	s := &stream{
-		client: c, ctx: ctx, api: a.API, choice: max(a.N, 1),
+		client: c, ctx: ctx, at: a, api: a.API, choice: max(a.N, 1),
 		header: res.Header, body: res.Body, pooled: !a.Interruptible, place: place,
+	}
+	s.cut = func() { _ = s.body.Close() } // returns once the connection is closed
+	if c.hooks.End != nil {
+		s.body = pump(res.Body)
+		s.cut = func() { cut(); _ = res.Body.Close() }
 	}
 	// Some servers answer a request for a stream with a document: an error, or
 	// all of it at once.
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if a.Stream && media != "application/json" {
-		s.events = sse.NewReader(res.Body, c.cfg.MaxEvent)
+		s.events = sse.NewReader(s.body, c.cfg.MaxEvent)
+	}
+	if c.hooks.End != nil {
+		s.mu.Lock() // it may be cancelled already
+		s.watch = context.AfterFunc(ctx, s.cancelled)
+		s.mu.Unlock()
 	}
 	return s
+}
+
+// cancelled ends an attempt whose connection does not hang on its context.
+func (s *stream) cancelled() {
+	if !s.over.Load() {
+		_ = s.end(context.Cause(s.ctx))
+	}
 }
 
 func (s *stream) Header() http.Header { return s.header }
@@ -189,22 +209,33 @@ func (s *stream) closeLocked(err error) {
 		return
 	}
 	s.err = err
-	_ = s.body.Close() // returns once the connection is closed
-	s.place.leave()
 	if err == io.EOF {
 		s.over.Store(true)
 	}
-	s.ticket = &release.Ticket{Closed: time.Now(), Answered: true, Seen: s.seen.Load()}
+	t := &release.Ticket{Answered: true, Seen: s.seen.Load()}
+	if s.watch == nil {
+		s.ending = s.client.end(nil, t, s.cut)
+		s.place.leave()
+		return
+	}
+	s.watch()
+	_ = s.body.Close() // lets go of Next
+	s.place.leave()
+	at := s.at
+	if s.over.Load() {
+		at = nil
+	}
+	s.ending = s.client.end(at, t, s.cut)
 }
 
 // Abort implements engine.Stream.
 func (s *stream) Abort(ctx context.Context) engine.Confirmation {
 	s.mu.Lock()
 	s.closeLocked(engine.ErrAborted)
-	t := s.ticket
+	e := s.ending
 	s.mu.Unlock()
 	if s.over.Load() {
-		return engine.Confirmation{By: engine.ByCompletion, At: t.Closed}
+		return engine.Confirmation{By: engine.ByCompletion, At: e.at()}
 	}
-	return s.client.hooks.Confirm(ctx, t)
+	return e.confirm(ctx, s.client)
 }

@@ -219,6 +219,38 @@ func TestStopString(t *testing.T) {
 	}
 }
 
+// TestStopStringAsVLLM: the string counts that is complete first, the first in the
+// list of those that end together, and none that ends within min_tokens or before.
+func TestStopStringAsVLLM(t *testing.T) {
+	for _, c := range []struct {
+		text  string // a token is a byte
+		stops []string
+		least int
+		want  string
+		by    string
+	}{
+		{"xaby", []string{"ab", "b"}, 0, "xab|ab", "ab"},
+		{"xaby", []string{"b", "ab"}, 0, "xab|b", "b"},
+		{"xabcy", []string{"abc", "ab"}, 0, "xab|ab", "ab"},
+		{"abab", []string{"ab"}, 1, "ab|ab", "ab"},
+		{"ababab", []string{"ab"}, 2, "abab|ab", "ab"},
+		{"abcxyz", []string{"ab", "wxyz"}, 2, "abcxyz", ""},
+	} {
+		s := newTextStream(c.stops, false)
+		taken, by := "", ""
+		for i := 0; i < len(c.text) && by == ""; i++ {
+			_, by = s.push(simengine.Token(c.text[i]), i+1 > c.least)
+			taken += c.text[i : i+1]
+		}
+		if by != "" {
+			taken += "|" + by
+		}
+		if by != c.by || taken != c.want {
+			t.Errorf("%q with %q after %d: %s, want %s", c.text, c.stops, c.least, taken, c.want)
+		}
+	}
+}
+
 func TestRender(t *testing.T) {
 	_, h := serve(t, fast())
 	_, body := post(t, h.URL+"/v1/chat/completions/render", `{`+hello+`}`)

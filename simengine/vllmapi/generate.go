@@ -143,7 +143,7 @@ func (an *answer) pass(d delivery, to sink) {
 	if d.filled {
 		c.output++
 		ids = []simengine.Token{d.token}
-		text, c.stop = c.text.push(d.token, c.output >= an.min)
+		text, c.stop = c.text.push(d.token, c.output > an.min)
 	}
 	c.finish = d.finish
 	switch {

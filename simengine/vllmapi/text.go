@@ -31,6 +31,7 @@ func newTextStream(stops []string, keepStop bool) textStream {
 // set and a stop string appears, the text ends with (or before) it and stop
 // names it.
 func (t *textStream) push(token simengine.Token, check bool) (delta, stop string) {
+	old := len(t.text)
 	t.bytes = simengine.Decode(t.bytes, token)
 	for len(t.bytes) > 0 && utf8.FullRune(t.bytes) {
 		r, size := utf8.DecodeRune(t.bytes)
@@ -38,7 +39,7 @@ func (t *textStream) push(token simengine.Token, check bool) (delta, stop string
 		t.bytes = t.bytes[:copy(t.bytes, t.bytes[size:])]
 	}
 	if check {
-		if at, s := t.find(); s != "" {
+		if at, s := t.find(old); s != "" {
 			if t.keepStop {
 				at += len(s)
 			}
@@ -58,13 +59,19 @@ func (t *textStream) push(token simengine.Token, check bool) (delta, stop string
 	return delta, ""
 }
 
-// find returns the stop string that appears first.
-func (t *textStream) find() (at int, stop string) {
-	text := string(t.text)
-	at = len(text)
+// find returns the stop string that is complete first of those that end in the
+// text from old on, as vLLM's check_stop_strings does; the first in the list of
+// those that end together.
+func (t *textStream) find(old int) (at int, stop string) {
+	if old == len(t.text) {
+		return 0, ""
+	}
+	text, end := string(t.text), len(t.text)+1
 	for _, s := range t.stops {
-		if i := strings.Index(text, s); i >= 0 && i < at {
-			at, stop = i, s
+		from := max(0, old+1-len(s))
+		i := strings.Index(text[from:], s)
+		if i >= 0 && from+i+len(s) < end {
+			at, stop, end = from+i, s, from+i+len(s)
 		}
 	}
 	return at, stop
