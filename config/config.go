@@ -33,6 +33,8 @@ func (c *Config) SetDefaults() { c.Listen = "127.0.0.1:8080" }
 type Admin struct {
 	// Listen is the address of /healthz, /readyz, /metrics, /api and /debug, host:port. It asks for no key: keep it off networks that clients reach.
 	Listen string `yaml:"listen"`
+	// OTLPTraces is whether engines may export their spans to /v1/traces of this listener, which makes exact when they began a request. An engine on another machine has to reach it.
+	OTLPTraces bool `yaml:"otlp_traces"`
 }
 
 // SetDefaults listens on the loopback only.

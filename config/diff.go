@@ -26,8 +26,9 @@ type Change struct {
 // is judged by half of it. What is in no list needs a restart, so that nothing is taken
 // as done that was not.
 var restarts = map[string]bool{
-	"listen":       true,
-	"admin.listen": true,
+	"listen":            true,
+	"admin.listen":      true,
+	"admin.otlp_traces": true, // the route and what pools remember
 
 	"limits.body_bytes":           false, // is read by each request
 	"limits.header_bytes":         true,  // net/http reads it at any time from the server

@@ -14,8 +14,9 @@ import (
 )
 
 // Admin returns the handler of the admin listener: health, metrics, what
-// became of recalls, and what every pool, class and queue is doing. It asks for no credential, so it belongs
-// on an address that clients do not reach.
+// became of recalls, what every pool, class and queue is doing, and where engines
+// send spans to. It asks for no credential, so it belongs on an address that
+// clients do not reach.
 func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -28,6 +29,9 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /api/recalls", g.recalls)
+	if g.cfg.Spans != nil {
+		mux.Handle("POST /v1/traces", g.cfg.Spans)
+	}
 	mux.HandleFunc("GET /debug/admission", g.debugAdmission)
 	mux.HandleFunc("GET /debug/engines", g.debugEngines)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)

@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"flag"
+	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -93,5 +95,30 @@ func TestReady(t *testing.T) {
 		check(t, r, 503, "not ready: pool main: no engine is ready; engine gpu0: get /health of engine.test: dial mem mem: connection refused")
 		r.drain(time.Second)
 		check(t, r, 503, "not ready: draining")
+	})
+}
+
+// Engines send spans to the admin listener, if there is a receiver for them;
+// clients can't.
+func TestSpansRoute(t *testing.T) {
+	bubble(t, setup{}, func(t *testing.T, r *rig) {
+		post := func(h http.Handler) (int, string) {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("POST", "/v1/traces", nil))
+			return w.Code, w.Body.String()
+		}
+		if status, _ := post(r.gateway.Admin(r.metrics)); status != http.StatusNotFound {
+			t.Errorf("without a receiver: %d, want 404", status)
+		}
+		r.gateway.cfg.Spans = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "taken") })
+		if status, body := post(r.gateway.Admin(r.metrics)); status != http.StatusOK || body != "taken" {
+			t.Errorf("with one: %d %s", status, body)
+		}
+		if status, _ := post(r.gateway); status != http.StatusNotFound {
+			t.Errorf("for clients: %d, want 404", status)
+		}
+		if w := r.admin("/v1/traces"); w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("GET: %d, want 405", w.Code)
+		}
 	})
 }

@@ -45,6 +45,8 @@ type Config struct {
 	Pools   []*relay.Pool
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Spans answers POST /v1/traces on the admin listener; nil: there is none.
+	Spans http.Handler
 }
 
 // Gateway serves clients.

@@ -112,7 +112,9 @@ type Event struct {
 
 	// The engine began to run the request at ScheduledNS of the same clock as
 	// Mono. Where the engine does not tell, it was between ScheduledNS and
-	// ScheduledUpperNS; where it does, the latter is absent.
+	// ScheduledUpperNS; where it does, the latter is absent. An engine that tells
+	// when the attempt is over is why a second line for the same hold may come, which
+	// replaces the interval.
 	ScheduledNS      int64 `json:"scheduled_ns,omitempty"`
 	ScheduledUpperNS int64 `json:"scheduled_upper_ns,omitempty"`
 

@@ -25,6 +25,7 @@ type Recall struct {
 	// does not tell, it was between Scheduled and ScheduledUpper; where it does,
 	// the latter is 0.
 	Scheduled, ScheduledUpper int64
+	Hold                      uint64 // of which Scheduled is known
 
 	Reclaims []Reclaim // in the order in which they were sent
 	LeftOut  int       // further ones
@@ -60,6 +61,7 @@ type Recalls struct {
 // Note takes an event into account. If it brought a recall to its next step, that
 // is returned, with how long it came after the opening; of an interval, its upper
 // end. A step is the Kind of event that is known for it; it is "" if there is none.
+// Scheduled comes twice if an interval becomes exact.
 func (l *Recalls) Note(e *Event) (step Kind, after time.Duration) {
 	if e.Recall == 0 {
 		return "", 0
@@ -98,12 +100,13 @@ func (l *Recalls) Note(e *Event) (step Kind, after time.Duration) {
 			to, at = &r.Scheduled, e.ScheduledNS
 		}
 	}
-	if to == nil || *to != 0 {
+	exact := e.Kind == Scheduled && e.ScheduledUpperNS == 0 && r.ScheduledUpper != 0 && e.Hold == r.Hold
+	if to == nil || *to != 0 && !exact {
 		return "", 0
 	}
 	*to = at
 	if e.Kind == Scheduled {
-		r.ScheduledUpper = e.ScheduledUpperNS
+		r.ScheduledUpper, r.Hold = e.ScheduledUpperNS, e.Hold
 		at = max(at, r.ScheduledUpper)
 	}
 	return step, time.Duration(at - r.Opened)

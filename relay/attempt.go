@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net"
@@ -128,11 +127,12 @@ func (a *attempt) run(ctx context.Context) {
 		return
 	}
 	a.dispatched = time.Now()
+	a.expect()
 	p.log(r, &journal.Event{Kind: journal.Dispatched, Engine: eng.Name, Hold: uint64(a.admit.Hold), Loan: a.admit.Loan})
 	stop := a.watch(ctx, cancel)
 	defer stop()
 	s, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
-		API: api, Body: body, ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
+		API: api, Body: body, ID: attemptID(a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
 		Interruptible: a.admit.Loan, TokenIDs: a.stitch != nil,
 	})
 	if err != nil {
@@ -653,8 +653,14 @@ func (a *attempt) tell() (again bool) {
 		a.reclaim, a.recalled = r.reclaim, r.recalled
 	}
 	now := int64(p.now())
-	if e := a.scheduled(now); e != nil {
+	t := a.spannedLocked(now)
+	e := a.scheduled(now)
+	if e != nil {
 		p.logLocked(r, e)
+	}
+	if t != nil {
+		t.exact = e != nil && e.ScheduledUpperNS == 0
+		p.overLocked(t)
 	}
 	p.logLocked(r, &journal.Event{
 		Kind: journal.Ended, Mono: now, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, Cause: a.cause.String(), For: r.reclaim, Recall: a.recalled,

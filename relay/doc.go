@@ -109,6 +109,8 @@ type Config struct {
 	Keepalive time.Duration
 	// MaxAnswer bounds an answer that is assembled, in bytes.
 	MaxAnswer int
+	// Spans: engines export spans, so that attempts are remembered for them.
+	Spans bool
 	// Start is the moment that the journal and admission count from.
 	Start   time.Time
 	Journal *journal.Writer // nil: none

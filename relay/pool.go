@@ -42,6 +42,7 @@ type Pool struct {
 	idle    chan struct{} // closed when active falls to 0 while draining
 	recalls []recall      // the last of each class
 	ledger  journal.Recalls
+	timings timings
 }
 
 // recall is what the pool remembers of a class's recall.
@@ -301,7 +302,7 @@ func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 
 // journal writes an event down, and what it is to a recall.
 func (p *Pool) journal(e *journal.Event) {
-	if step, after := p.ledger.Note(e); step != "" {
+	if step, after := p.ledger.Note(e); step != "" && !p.laterLocked(e, after) {
 		p.cfg.Metrics.recall(p.cfg.Name, e.Class, string(step), after)
 	}
 	if p.cfg.Journal != nil {
@@ -311,18 +312,23 @@ func (p *Pool) journal(e *journal.Event) {
 
 // logLocked completes a line about a request.
 func (p *Pool) logLocked(r *record, e *journal.Event) {
+	if p.cfg.Journal == nil && e.Recall == 0 && r.recall == 0 {
+		return // nobody reads it
+	}
+	p.describe(r, e)
+	p.journal(e)
+}
+
+// describe adds to a line whose request it is about.
+func (p *Pool) describe(r *record, e *journal.Event) {
 	if e.Recall == 0 {
 		e.Recall = r.recall
-	}
-	if p.cfg.Journal == nil && e.Recall == 0 {
-		return // nobody reads it
 	}
 	e.Pool, e.Class, e.Tenant, e.Principal = p.cfg.Name, r.call.Class, r.call.Tenant, r.call.Principal
 	e.Request, e.API, e.Stream = r.call.ID, r.call.Request.API.String(), r.call.Request.Stream
 	if e.PromptTokens == 0 {
 		e.PromptTokens = int64(r.prompt)
 	}
-	p.journal(e)
 }
 
 // Recalls returns the newest n records of recalls, newest first.

@@ -14,6 +14,7 @@ import (
 	"headgate/engine/adapters"
 	"headgate/journal"
 	"headgate/relay"
+	"headgate/telemetry/spans"
 )
 
 // maxRunning bounds the requests that one pool runs at a time, beside those
@@ -30,7 +31,7 @@ func buildPools(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger,
 		rc := relay.Config{
 			Name: c.Name, Models: c.Models, Capacity: maxRunning,
 			IdleTimeout: cfg.Limits.IdleTimeout, Keepalive: cfg.Limits.Keepalive, MaxAnswer: maxAnswer,
-			Start: start, Journal: j, Log: log, Metrics: metrics,
+			Start: start, Journal: j, Log: log, Metrics: metrics, Spans: cfg.Admin.OTLPTraces,
 			Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
 				return table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
 			},
@@ -51,6 +52,18 @@ func buildPools(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger,
 	}
 	reg.MustRegister(relay.NewCollector(pools))
 	return pools, nil
+}
+
+// takeSpans hands a span to the pool whose attempt it is of.
+func takeSpans(pools []*relay.Pool) func(spans.Span) spans.Outcome {
+	return func(s spans.Span) spans.Outcome {
+		for _, p := range pools {
+			if o := p.Span(s); o != spans.Unknown {
+				return o
+			}
+		}
+		return spans.Unknown
+	}
 }
 
 // maxAnswer bounds an answer that is collected for a client that does not want

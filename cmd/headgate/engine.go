@@ -60,6 +60,8 @@ says so in its model's name and in /version.`,
 	f.BoolVar(&cfg.DevMode, "dev-mode", false, "open /abort_requests and /server_info")
 	f.BoolVar(&cfg.PerRequestMetrics, "enable-per-request-metrics", false, "add a request's timings to its usage")
 	f.BoolVar(&cfg.PromptTokensDetails, "enable-prompt-tokens-details", false, "add cached prompt tokens to usage")
+	f.StringVar(&cfg.TracesEndpoint, "otlp-traces-endpoint", "", "URL to which a span of every finished request is sent, OTLP over HTTP; serve has one with admin.otlp_traces")
+	f.DurationVar(&cfg.TracesDelay, "otlp-traces-delay", 0, "for how long spans are gathered (default 5s)")
 	f.IntVar(&cfg.MaxQueuedRequests, "max-num-queued-reqs", 0, "refuse beyond so many requests, running and waiting; 0 never does")
 	return cmd
 }

@@ -21,6 +21,7 @@ import (
 	"headgate/identity"
 	"headgate/journal"
 	"headgate/telemetry"
+	"headgate/telemetry/spans"
 )
 
 func serveCommand() *cobra.Command {
@@ -123,13 +124,17 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		s.follow = append(s.follow, p.Run)
 	}
 	l := cfg.Limits
-	s.gateway = gateway.New(gateway.Config{
+	gc := gateway.Config{
 		Limits: gateway.Limits{
 			BodyBytes: int64(l.BodyBytes), HeaderBytes: int(l.HeaderBytes), HeaderTimeout: l.HeaderTimeout, BodyTimeout: l.BodyTimeout,
 			ClientStall: l.ClientStallTimeout, Connections: l.MaxConnections,
 		},
 		Auth: auth, Pools: pools, Log: s.log, Metrics: reg,
-	})
+	}
+	if cfg.Admin.OTLPTraces {
+		gc.Spans = spans.New(takeSpans(pools), reg)
+	}
+	s.gateway = gateway.New(gc)
 	s.web = &http.Server{Handler: s.gateway.Admin(reg), ReadHeaderTimeout: l.HeaderTimeout, MaxHeaderBytes: int(l.HeaderBytes)}
 	if s.clients, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen: %w", err), s.close())

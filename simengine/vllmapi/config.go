@@ -2,7 +2,9 @@ package vllmapi
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
+	"time"
 
 	"headgate/simengine"
 )
@@ -30,6 +32,12 @@ type Config struct {
 	// MaxQueuedRequests refuses a request with 503 when so many, running and
 	// waiting, are in the server; 0 queues without bound, as vLLM does.
 	MaxQueuedRequests int
+	// TracesEndpoint is where a span of every finished request is sent, OTLP over
+	// HTTP in protobuf, as --otlp-traces-endpoint does; "" sends none.
+	TracesEndpoint string
+	// TracesDelay is for how long spans are gathered, as OTEL_BSP_SCHEDULE_DELAY
+	// says; 0 is its default, 5 s.
+	TracesDelay time.Duration
 }
 
 // Many returns a configuration for testing what is in front of an engine: any
@@ -63,6 +71,12 @@ func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 	}
 	if c.MaxQueuedRequests < 0 {
 		bad("max_num_queued_reqs", c.MaxQueuedRequests, "requests from 1, or 0 for no bound")
+	}
+	if u, err := url.Parse(c.TracesEndpoint); c.TracesEndpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		bad("otlp_traces_endpoint", c.TracesEndpoint, "http://host:port/v1/traces")
+	}
+	if c.TracesDelay < 0 {
+		bad("otlp_traces_delay", c.TracesDelay, "a time from 1ms, or 0 for the default")
 	}
 }
 

@@ -324,6 +324,9 @@ func (o *owner) advance(now simengine.Time) {
 			ch.generated(ev, d.finish != "")
 			if d.finish != "" {
 				o.metrics.finished(ch)
+				if o.spans != nil {
+					o.spans.finished(ch)
+				}
 				delete(o.running, ev.Tag)
 				o.gone(ch)
 			}

@@ -18,6 +18,7 @@ type Server struct {
 	start   time.Time         // time 0 of the model
 	mux     *http.ServeMux
 	metrics *metrics
+	spans   *exporter // nil: none
 
 	mu     sync.Mutex
 	inbox  []command
@@ -42,6 +43,9 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, engine: engine, start: time.Now(), wake: make(chan struct{}, 1)}
 	s.stats = engine.Stats()
 	s.metrics = newMetrics(s)
+	if cfg.TracesEndpoint != "" {
+		s.spans = newExporter(&s.cfg, s.start)
+	}
 	s.mux = http.NewServeMux()
 	s.routes()
 	return s, nil
@@ -54,8 +58,24 @@ func (s *Server) ModelName() string { return s.cfg.ModelName }
 func (s *Server) Handler() http.Handler { return s.mux }
 
 // Run drives the engine until ctx ends. Requests that are then in it get an
-// error, later ones are refused with 503. It must be called once.
-func (s *Server) Run(ctx context.Context) { s.loop(ctx) }
+// error, later ones are refused with 503; spans that are left are sent. It must be
+// called once.
+func (s *Server) Run(ctx context.Context) {
+	if s.spans == nil {
+		s.loop(ctx)
+		return
+	}
+	// What finishes in the loop's last round is exported too.
+	exporting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		s.spans.run(exporting)
+		close(done)
+	}()
+	s.loop(ctx)
+	stop()
+	<-done
+}
 
 func (s *Server) routes() {
 	s.mux.HandleFunc("POST /v1/chat/completions", s.generating(chatAPI))
