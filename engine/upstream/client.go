@@ -36,6 +36,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -212,12 +213,31 @@ type Reply struct {
 
 // Get fetches one, of at most limit bytes, within the scrape timeout.
 func (c *Client) Get(ctx context.Context, path string, limit int) (Reply, error) {
+	return c.fetch(ctx, http.MethodGet, path, nil, limit)
+}
+
+// Post asks a question that changes nothing at the engine, and is answered like
+// Get.
+func (c *Client) Post(ctx context.Context, path string, body []byte, limit int) (Reply, error) {
+	return c.fetch(ctx, http.MethodPost, path, body, limit)
+}
+
+func (c *Client) fetch(ctx context.Context, method, path string, body []byte, limit int) (Reply, error) {
+	what := strings.ToLower(method)
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.ScrapeTimeout,
 		fmt.Errorf("no answer within scrape_timeout %s: %w", c.cfg.ScrapeTimeout, context.DeadlineExceeded))
 	defer cancel()
-	req, err := c.request(ctx, http.MethodGet, path, nil)
+	var from io.Reader
+	if body != nil {
+		from = bytes.NewReader(body)
+	}
+	req, err := c.request(ctx, method, path, from)
 	if err != nil {
-		return Reply{}, fmt.Errorf("get %s: %w", path, err)
+		return Reply{}, fmt.Errorf("%s %s: %w", what, path, err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+		req.Header["Idempotency-Key"] = []string{}
 	}
 	res, err := c.pooled.RoundTrip(req)
 	if err == nil {
@@ -234,7 +254,7 @@ func (c *Client) Get(ctx context.Context, path string, limit int) (Reply, error)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	return Reply{}, fmt.Errorf("get %s of %s: %w", path, c.root.Host, err)
+	return Reply{}, fmt.Errorf("%s %s of %s: %w", what, path, c.root.Host, err)
 }
 
 // GetOK fetches a document that must be there.
