@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 	"pgregory.net/rapid"
 
+	"headgate/admission"
 	"headgate/engine"
 	"headgate/engine/adapters"
 	"headgate/engine/enginetest"
@@ -29,9 +30,15 @@ type simulated struct {
 	*rig
 	direct *http.Client // to the engine itself
 	model  string
+	crash  func() // of the engine
 }
 
 func newSimulated(t testing.TB, slots int, change func(*vllmapi.Config)) *simulated {
+	t.Helper()
+	return newSimulatedOf(t, slots, reclaimer(int64(slots)), change)
+}
+
+func newSimulatedOf(t testing.TB, slots int, classes []admission.ClassSpec, change func(*vllmapi.Config)) *simulated {
 	t.Helper()
 	var o options
 	cfg := vllmapi.Many(slots)
@@ -61,12 +68,12 @@ func newSimulated(t testing.TB, slots int, change func(*vllmapi.Config)) *simula
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.classes = reclaimer(int64(slots))
+	o.classes = classes
 	o.pool = func(c *Config) {
 		c.Engines = []Engine{{Name: "sim", Adapter: adapter, ObserveEvery: observeEvery, Priority: []int{0, 10}}}
 		c.Keepalive = 100 * time.Millisecond
 	}
-	s := &simulated{rig: newRig(t, o), direct: &http.Client{Transport: direct}, model: cfg.ModelName}
+	s := &simulated{rig: newRig(t, o), direct: &http.Client{Transport: direct}, model: cfg.ModelName, crash: func() { _ = front.Close() }}
 	pass(2 * time.Second) // interactive lends
 	return s
 }

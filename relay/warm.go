@@ -61,10 +61,10 @@ func longest(caps *engine.Capabilities) int {
 	return caps.MaxContext
 }
 
-// whole are the fields of a request with which a piece of its prompt is of no use:
+// unsplittable are the fields of a request with which a piece of its prompt is of no use:
 // the engine computes all of the prompt for them, cache or not, or its prompt is
 // made of more than the engine tells the ids of.
-var whole = []string{
+var unsplittable = []string{
 	"prompt_logprobs", "echo", "suffix", "truncate_prompt_tokens", "prompt_embeds", "documents", "reasoning_effort",
 	"functions", "kv_transfer_params", "use_beam_search",
 }
@@ -74,7 +74,7 @@ func splittable(req *wire.Request) bool {
 	fine := true
 	gjson.ParseBytes(req.Body).ForEach(func(key, v gjson.Result) bool {
 		empty := v.Type == gjson.Null || v.Type == gjson.False || v.Type == gjson.String && v.Str == "" || v.IsArray() && len(v.Array()) == 0
-		fine = empty || !slices.Contains(whole, key.Str)
+		fine = empty || !slices.Contains(unsplittable, key.Str)
 		return fine
 	})
 	return fine
