@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -173,4 +175,182 @@ func TestLongPromptIsSplit(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPieceEnds: whatever ends a piece before its time, nothing is held afterwards,
+// and the request has its answer unless its client has left.
+func TestPieceEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(*simulated, *client)
+		code string
+		want string // of the first piece on
+	}{
+		{
+			"a reclaim", func(s *simulated, _ *client) { s.interruptPiece() }, "",
+			"warming dispatched ended(reclaimed) queued warming dispatched ended(finished)",
+		},
+		{
+			"the client leaves", func(_ *simulated, c *client) { c.cancel() }, wire.CodeClientClosed,
+			"warming dispatched ended(client_gone) finished(client_gone)",
+		},
+		{
+			"the engine crashes", func(s *simulated, _ *client) {
+				s.crash()
+				pass(time.Second)
+				s.listen()
+			}, "",
+			"warming dispatched ended(failed) queued admitted",
+		},
+	} {
+		for _, stream := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/stream=%t", tt.name, stream), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newCaching(t, nil)
+					body := ask(wire.Chat, stream, long(1600), 30, "")
+					s.busy(300)
+					batch := s.batch(wire.Chat, body)
+					if !s.warming(batch) {
+						t.Fatal("no piece was begun")
+					}
+					pass(10 * simStep)
+					tt.end(s, batch)
+					<-batch.done
+					s.wantCode(batch, tt.code)
+					pass(20 * time.Second)
+					s.wantEmpty()
+					if got, _ := nameless(batch.text()); tt.code == "" {
+						if want, _ := nameless(s.engineSays(wire.Chat, body)); stream && got != want {
+							t.Errorf("the client got\n%s\nwant\n%s", got, want)
+						}
+					} else if batch.text() != "" {
+						t.Errorf("a client that left in a piece got %s", batch.text())
+					}
+					events := s.events()
+					// When the engine shows that it is gone is another matter.
+					told := story(events, batch.id)
+					if got := released.ReplaceAllString(told, ""); !strings.Contains(got, tt.want) || len(released.FindAllString(told, -1)) != 1 {
+						t.Errorf("story\n got %s\nwant in it %s, and one release", told, tt.want)
+					}
+					wantOneReleaseEach(t, events)
+				})
+			})
+		}
+	}
+}
+
+var released = regexp.MustCompile(` released\([a-z]+\)`)
+
+// interruptPiece ends the piece that is under way, as the core would.
+func (s *simulated) interruptPiece() {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	for _, r := range s.pool.records {
+		if r != nil && r.cancel != nil && r.admit.Op == admission.Warm {
+			r.reclaimed = true
+			r.cancel(errReclaimed)
+		}
+	}
+}
+
+// TestNotSplit: a prompt that can't be cut starts whole, after one piece that was
+// tried at the most, and gets its answer.
+func TestNotSplit(t *testing.T) {
+	const tried = "warming ended(failed) queued admitted"
+	for _, tt := range []struct {
+		name, more, refused string
+		story               string
+	}{
+		{"the engine does not tell ids", "", "/tokenize", tried},
+		{"an engine that fails pieces", "", wire.Completions.Path(), "warming dispatched ended(failed) queued admitted"},
+		{"a prompt of more than its ids", `,"documents":[{"text":"a"}]`, "", tried},
+		{"a prompt of which all is computed", `,"prompt_logprobs":1`, "", tried},
+		{"an empty list of documents", `,"documents":[]`, "", "warming dispatched ended(finished) queued warming"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newCaching(t, nil)
+				s.refused.Store(tt.refused)
+				s.busy(300)
+				batch := s.batch(wire.Chat, ask(wire.Chat, false, long(1600), 30, tt.more))
+				<-batch.done
+				s.wantCode(batch, "")
+				pass(20 * time.Second)
+				s.wantEmpty()
+				events := s.events()
+				if got := story(events, batch.id); !strings.Contains(got, tt.story) {
+					t.Errorf("story\n got %s\nwant in it %s", got, tt.story)
+				}
+				wantOneReleaseEach(t, events)
+			})
+		})
+	}
+}
+
+// TestMisread: an engine that makes other ids of prompts than it tells is not
+// asked any more after a few.
+func TestMisread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newCaching(t, nil)
+		inner := s.handler
+		s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/tokenize" {
+				_, _ = w.Write([]byte(`{"tokens":[` + strings.Repeat("1,", 1500) + `1]}`))
+				return
+			}
+			inner.ServeHTTP(w, r)
+		})
+		var all []*client
+		for i := range 8 {
+			s.busy(300)
+			c := s.batch(wire.Chat, ask(wire.Chat, false, fmt.Sprint(i, " ", long(1600)), 5, ""))
+			<-c.done
+			s.wantCode(c, "")
+			pass(20 * time.Second)
+			all = append(all, c)
+		}
+		s.wantEmpty()
+		events := s.events()
+		split, refused := 0, 0
+		for _, c := range all {
+			if got := story(events, c.id); strings.Contains(got, "warming dispatched") {
+				split++
+			} else if strings.Contains(got, "warming ended(failed) queued admitted") {
+				refused++
+			}
+		}
+		if split != maxMisread || refused == 0 {
+			t.Errorf("%d requests were split, want %d, and %d not any more", split, maxMisread, refused)
+		}
+	})
+}
+
+// TestKeptIsWarmed: an answer that was interrupted goes on in pieces too, of its
+// prompt and what is kept, and its client is shown that it still comes.
+func TestKeptIsWarmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newCaching(t, nil)
+		body := ask(wire.Chat, true, long(1600), 60, "")
+		batch := s.batch(wire.Chat, body)
+		for !strings.Contains(batch.text(), "content") || batch.events < 20 {
+			pass(simStep)
+		}
+		other := s.busy(600)
+		s.interrupt()
+		<-other.done
+		<-batch.done
+		s.wantCode(batch, "")
+		got, _ := nameless(batch.text())
+		if want, _ := nameless(s.engineSays(wire.Chat, body)); got != want {
+			t.Errorf("the client got\n%s\nwant\n%s", got, want)
+		}
+		pass(20 * time.Second)
+		s.wantEmpty()
+		if got := story(s.events(), batch.id); !strings.Contains(got, "ended(reclaimed) queued warming dispatched ended(finished) queued admitted") {
+			t.Errorf("its story is %s", got)
+		}
+		if batch.alive < 3 {
+			t.Errorf("its client was shown %d times that the answer still comes", batch.alive)
+		}
+	})
 }
