@@ -116,7 +116,7 @@ type Engine struct {
 	MaxContext int64 `yaml:"max_context,omitempty"`
 	// Priority tells whether the engine runs waiting requests in order of their priority (vLLM's --scheduling-policy priority); absent: what the engine says, or false. On such a vLLM a request is sent together with the abort of the loan that makes room for it, on all others once the abort is confirmed.
 	Priority *bool `yaml:"priority,omitempty"`
-	// PrefixCaching tells whether the engine finds prompts that begin alike in its cache (vLLM's --enable-prefix-caching); absent: what the engine says, or false. Shown at /debug/engines; live prompts are not split by it.
+	// PrefixCaching tells whether the engine finds prompts that begin alike in its cache (vLLM's --enable-prefix-caching); absent: what the engine says, or false. A prompt whose prefill would hold a protected class up for too long is then computed in pieces, where the engine tells token ids too (vLLM does). Say false to have none.
 	PrefixCaching *bool `yaml:"prefix_caching,omitempty"`
 	// ObserveEvery is how often the engine's load is read, 20ms to 1m. Shorter finds foreign load and confirms releases sooner, and costs the engine a scrape each time.
 	ObserveEvery time.Duration `yaml:"observe_every"`

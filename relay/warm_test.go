@@ -2,10 +2,15 @@ package relay
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +19,9 @@ import (
 
 	"headgate/admission"
 	"headgate/journal"
+	"headgate/simengine"
 	"headgate/simengine/vllmapi"
+	"headgate/trace"
 	"headgate/wire"
 )
 
@@ -353,4 +360,112 @@ func TestKeptIsWarmed(t *testing.T) {
 			t.Errorf("its client was shown %d times that the answer still comes", batch.alive)
 		}
 	})
+}
+
+var splitSeeds = flag.Int("split-seeds", 1, "seeds of TestSplitCost")
+
+// splitCost is what an arm of TestSplitCost gave.
+type splitCost struct {
+	firsts           []time.Duration
+	late             int
+	batch            time.Duration // until the last was done, summed over seeds
+	prompts, outputs float64       // tokens that the engine was asked for
+	cached           float64       // of prompts, found in its cache
+	pieces           float64
+}
+
+// TestSplitCost prints what splitting gives and costs, as docs/lending.md has it: the
+// default policy on the M1's step times at twice their length, live but in virtual
+// time, on the arrivals of metal-long-context-v1.
+func TestSplitCost(t *testing.T) {
+	var arms [2]splitCost
+	for i := range arms {
+		for seed := range *splitSeeds {
+			synctest.Test(t, func(t *testing.T) { measureSplit(t, uint32(seed+1), i == 1, &arms[i]) })
+		}
+		a := &arms[i]
+		slices.Sort(a.firsts)
+		at := func(share float64) float64 { return a.firsts[int(share*float64(len(a.firsts)-1))].Seconds() }
+		t.Logf("split %-5t: interactive %d, first token p50 %.2f s, p95 %.2f s, max %.2f s, %d later than 5 s; batch done after %.1f s in the mean; prompt tokens %.0f, computed %.0f; output tokens %.0f; pieces %.0f",
+			i == 1, len(a.firsts), at(.5), at(.95), at(1), a.late, a.batch.Seconds()/float64(*splitSeeds), a.prompts, a.prompts-a.cached, a.outputs, a.pieces)
+	}
+	// A piece costs a token of output, and nothing of the prompt twice but what
+	// doesn't fill a block.
+	if plain, split := &arms[0], &arms[1]; split.pieces == 0 || plain.pieces != 0 || split.outputs < plain.outputs {
+		t.Errorf("%v pieces without splitting, %v with; %v and %v tokens of output", plain.pieces, split.pieces, plain.outputs, split.outputs)
+	}
+}
+
+func measureSplit(t *testing.T, seed uint32, split bool, to *splitCost) {
+	arrivals, err := trace.Generate("metal-long-context-v1", seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := simengine.DefaultConfig()
+	engine.Speed, engine.PrefixCaching = 2, true
+	slots, kv := int64(engine.MaxNumSeqs), int64(engine.NumBlocks-1)*int64(engine.BlockSize)
+	interactive, batch := loose(trace.Interactive), loose(trace.Batch)
+	interactive.Floor, interactive.Reopen = admission.Of(slots, kv/4), admission.ReopenSettled
+	interactive.Objective = admission.Objective{First: 5 * time.Second, Whole: 30 * time.Second}
+	batch.Floor, batch.Mode, batch.Window, batch.PinAfter = admission.Of(1, kv/2), admission.ReclaimNow, time.Minute, 2
+	interactive.IdleAfter, batch.IdleAfter = 2*time.Second, 2*time.Second
+	s := newSimulatedOf(t, int(slots), []admission.ClassSpec{interactive, batch}, func(c *vllmapi.Config) { c.Engine = engine })
+	s.pool.mu.Lock()
+	caps := &s.pool.engines[0].caps
+	caps.Priority, caps.PrefixCache = true, split // as if they were configured
+	s.pool.takeLocked(0)
+	s.pool.mu.Unlock()
+	start := time.Now()
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	for i, e := range arrivals.Entries {
+		pass(time.Until(start.Add(e.Arrival)))
+		body := fmt.Sprintf(`{"model":"test-model","stream":%t,"max_tokens":%d,"prompt":[%d%s]}`, e.Class == trace.Interactive, e.Output, i, strings.Repeat(",7", e.PromptTokens-1))
+		call := s.callOf(wire.Completions, e.Class, body)
+		c, came, first := &client{id: call.ID, done: make(chan struct{})}, time.Now(), time.Duration(0)
+		c.onEvent = func(int) error {
+			if first == 0 {
+				first = time.Since(came)
+			}
+			return nil
+		}
+		running.Go(func() {
+			if err := s.pool.Serve(t.Context(), call, c); err != nil {
+				t.Errorf("%s: %v", e.ID, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if e.Class == trace.Interactive {
+				to.firsts = append(to.firsts, first)
+				if first > 5*time.Second {
+					to.late++
+				}
+			}
+		})
+	}
+	running.Wait()
+	to.batch += time.Since(start)
+	pass(time.Minute)
+	s.wantEmpty()
+	to.pieces += s.metric("headgate_pieces_total", "outcome", "finished")
+	res, err := s.direct.Get("http://engine.test/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		for name, n := range map[string]*float64{"vllm:prompt_tokens_total{": &to.prompts, "vllm:generation_tokens_total{": &to.outputs, "vllm:prefix_cache_hits_total{": &to.cached} {
+			if strings.HasPrefix(line, name) {
+				v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
+				if err != nil {
+					t.Error(err)
+				}
+				*n += v
+			}
+		}
+	}
 }
