@@ -2,13 +2,10 @@ package relay
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
-	"strconv"
 	"time"
-
-	"github.com/tidwall/gjson"
 
 	"headgate/admission"
 	"headgate/engine"
@@ -61,25 +58,6 @@ func longest(caps *engine.Capabilities) int {
 	return caps.MaxContext
 }
 
-// unsplittable are the fields of a request with which a piece of its prompt is of no use:
-// the engine computes all of the prompt for them, cache or not, or its prompt is
-// made of more than the engine tells the ids of.
-var unsplittable = []string{
-	"prompt_logprobs", "echo", "suffix", "truncate_prompt_tokens", "prompt_embeds", "documents", "reasoning_effort",
-	"functions", "kv_transfer_params", "use_beam_search",
-}
-
-// splittable tells whether pieces of a request's prompt would be of use to it.
-func splittable(req *wire.Request) bool {
-	fine := true
-	gjson.ParseBytes(req.Body).ForEach(func(key, v gjson.Result) bool {
-		empty := v.Type == gjson.Null || v.Type == gjson.False || v.Type == gjson.String && v.Str == "" || v.IsArray() && len(v.Array()) == 0
-		fine = empty || !slices.Contains(unsplittable, key.Str)
-		return fine
-	})
-	return fine
-}
-
 // piece tells whether the attempt is one.
 func (a *attempt) piece() bool { return a.admit.Op == admission.Warm }
 
@@ -93,7 +71,7 @@ func (a *attempt) runPiece(ctx context.Context) {
 	if r.reclaimed {
 		cancel(errReclaimed)
 	}
-	s := &p.engines[a.admit.Engine]
+	s, eng := &p.engines[a.admit.Engine], &p.cfg.Engines[a.admit.Engine]
 	ordered, model, block := s.caps.Priority, upstreamModel(&s.caps, a.call.Request.Model), max(s.caps.BlockSize, 1)
 	a.longest = longest(&s.caps)
 	able := p.warmsLocked(int(a.admit.Engine)) && s.misread < maxMisread
@@ -102,7 +80,7 @@ func (a *attempt) runPiece(ctx context.Context) {
 		a.interrupted(ctx, nil)
 		return
 	}
-	if !able || !splittable(a.call.Request) {
+	if !able || !a.call.Request.Splittable() {
 		a.unsplit(wire.UpstreamError("the prompt can't be computed in parts"))
 		return
 	}
@@ -127,12 +105,13 @@ func (a *attempt) runPiece(ctx context.Context) {
 		a.cause = admission.CauseFinished // the estimate was of more than there is
 		return
 	}
+	proj := wire.Projection{Model: model, HasPriority: ordered, Priority: eng.Priority[r.class]}
 	a.dispatched = time.Now()
 	p.log(r, &journal.Event{Kind: journal.Dispatched, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, PieceTokens: int64(n)})
 	stop := a.watch(ctx, cancel)
 	defer stop()
-	stream, err := p.cfg.Engines[a.admit.Engine].Adapter.Dispatch(ctx, &engine.Attempt{
-		API: wire.Completions, Body: a.pieceBody(model, ids[:n], ordered), ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: true, N: 1, Interruptible: true,
+	stream, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
+		API: wire.Completions, Body: a.call.Request.Piece(proj, ids[:n]), ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: true, N: 1, Interruptible: true,
 	})
 	if err != nil {
 		a.undispatched(ctx, err)
@@ -161,11 +140,11 @@ func (a *attempt) promptIDs(ctx context.Context, model string) (ids []int32, mos
 	r := a.record
 	if r.kept != nil {
 		// An answer that goes on has them all.
-		gjson.GetBytes(r.kept.Continue(wire.Projection{}), "prompt").ForEach(func(_, id gjson.Result) bool {
-			ids = append(ids, int32(id.Int()))
-			return true
-		})
-		return ids, int(r.prompt) + r.kept.Before(), nil
+		var going struct{ Prompt []int32 }
+		if err := json.Unmarshal(r.kept.Continue(wire.Projection{}), &going); err != nil {
+			return nil, 0, err
+		}
+		return going.Prompt, int(r.prompt) + r.kept.Before(), nil
 	}
 	if w := &r.warm; w.ids == nil || w.model != model {
 		body, err := a.call.Request.Project(nil, wire.Projection{Model: model})
@@ -179,28 +158,6 @@ func (a *attempt) promptIDs(ctx context.Context, model string) (ids []int32, mos
 		w.model, w.tokens = model, 0
 	}
 	return r.warm.ids, int(r.prompt), nil
-}
-
-// pieceBody is the completion that computes ids. What the engine's cache goes by
-// beside them is the request's own.
-func (a *attempt) pieceBody(model string, ids []int32, ordered bool) []byte {
-	b := append(make([]byte, 0, 8*len(ids)+256), `{"model":`...)
-	b = append(b, gjson.AppendJSONString(nil, model)...)
-	b = append(b, `,"prompt":[`...)
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, int64(id), 10)
-	}
-	b = append(b, `],"max_tokens":1,"temperature":0`...)
-	if salt := gjson.GetBytes(a.call.Request.Body, "cache_salt"); salt.Type == gjson.String {
-		b = append(append(b, `,"cache_salt":`...), salt.Raw...)
-	}
-	if ordered {
-		b = strconv.AppendInt(append(b, `,"priority":`...), int64(a.pool.cfg.Engines[a.admit.Engine].Priority[a.record.class]), 10)
-	}
-	return append(b, `,"stream":true,"stream_options":{"include_usage":true}}`...)
 }
 
 // drop reads a piece's stream to its end and keeps nothing of it.

@@ -389,10 +389,8 @@ func TestSplitCost(t *testing.T) {
 		t.Logf("split %-5t: interactive %d, first token p50 %.2f s, p95 %.2f s, max %.2f s, %d later than 5 s; batch done after %.1f s in the mean; prompt tokens %.0f, computed %.0f; output tokens %.0f; pieces %.0f",
 			i == 1, len(a.firsts), at(.5), at(.95), at(1), a.late, a.batch.Seconds()/float64(*splitSeeds), a.prompts, a.prompts-a.cached, a.outputs, a.pieces)
 	}
-	// A piece costs a token of output, and nothing of the prompt twice but what
-	// doesn't fill a block.
-	if plain, split := &arms[0], &arms[1]; split.pieces == 0 || plain.pieces != 0 || split.outputs < plain.outputs {
-		t.Errorf("%v pieces without splitting, %v with; %v and %v tokens of output", plain.pieces, split.pieces, plain.outputs, split.outputs)
+	if arms[0].pieces != 0 || arms[1].pieces == 0 {
+		t.Errorf("%v pieces without splitting, %v with", arms[0].pieces, arms[1].pieces)
 	}
 }
 

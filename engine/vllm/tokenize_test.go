@@ -99,7 +99,8 @@ func TestTokensRefused(t *testing.T) {
 	}))
 	defer front.Close()
 	defer close(release)
-	a := at(t, front.URL, func(c *engine.Config) { c.ScrapeTimeout = time.Second })
+	patient := at(t, front.URL, func(c *engine.Config) { c.ScrapeTimeout = time.Minute })
+	hasty := at(t, front.URL, func(c *engine.Config) { c.ScrapeTimeout = 20 * time.Millisecond })
 	for _, tt := range []struct {
 		status       int
 		answer, want string
@@ -116,12 +117,16 @@ func TestTokensRefused(t *testing.T) {
 		{200, "late", "scrape_timeout"},
 	} {
 		status, answer = tt.status, tt.answer
+		a := patient
+		if answer == "late" {
+			a = hasty
+		}
 		if ids, err := a.Tokens(t.Context(), wire.Completions, []byte(`{"prompt":"x"}`)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%d %.40s: %v, %v, want an error with %q", tt.status, tt.answer, ids, err, tt.want)
 		}
 	}
 	for _, body := range []string{`{"prompt":["a","b"]}`, `{"prompt":[[1],[2]]}`, `{"prompt":[1,"a"]}`, `{"prompt":[]}`} {
-		if ids, err := a.Tokens(t.Context(), wire.Completions, []byte(body)); err == nil {
+		if ids, err := patient.Tokens(t.Context(), wire.Completions, []byte(body)); err == nil {
 			t.Errorf("%s: %v, want an error", body, ids)
 		}
 	}
