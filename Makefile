@@ -16,7 +16,7 @@ WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELLS = ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/...
 
-.PHONY: run build setup test unit race e2e e2e-engine fuzz lint bench bars soak clean
+.PHONY: run build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live soak clean
 
 run: build
 	./bin/headgate serve --demo
@@ -64,6 +64,13 @@ bench:
 
 bars: setup
 	go test -run '^$$' -bench '^(BenchmarkAdmitRelease|BenchmarkAppend)$$' -benchmem ./admission ./journal | ./bin/bars tools/bars.txt
+
+# In real time: nothing else should want the processor meanwhile.
+bench-live: build
+	./bin/headgate bench availability --seeds 1-30
+	./bin/headgate bench burst --seeds 1-20
+	./bin/headgate bench noharm --seeds 1-24
+	./bin/headgate bench storm --seeds 1-3
 
 soak: setup
 	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=20000 | $(TESTLOG)

@@ -132,6 +132,7 @@ type request struct {
 	declared bool
 	tenant   Tenant
 	whole    bool // see FlagWhole
+	unsplit  bool // see FlagUnsplit
 	// interrupted: the core has ended an attempt of it, or has had a piece of its
 	// prompt computed. It is not refused any more.
 	interrupted bool
@@ -454,7 +455,7 @@ func (c *Core) offer(ev *Event) {
 	c.place++
 	*q = request{
 		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
-		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
+		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, unsplit: ev.Flags&FlagUnsplit != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
 		line: c.line(ev.Class, ev.Tenant), prev: none, next: none, longer: none, later: none,
 	}
 	cl.counts.Offered++
@@ -601,19 +602,22 @@ func (c *Core) ended(ev *Event) {
 	c.charge(q, h.prompt, h.out)
 	q.hold = none
 	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered
-	q.interrupted = q.interrupted || ev.Cause == CauseReclaimed || warmed
+	unsplit := h.piece > 0 && ev.Cause == CauseFailed && ev.Flags&FlagUnsplit != 0
+	q.unsplit = q.unsplit || unsplit
+	onward := ev.Cause == CauseReclaimed || warmed || unsplit
+	q.interrupted = q.interrupted || onward
 	switch {
 	case h.piece == 0 && ev.Flags&FlagKept != 0:
 		q.kept += h.out / h.n
 	case warmed:
 		q.cached, q.home = h.piece, h.engine
 	}
-	// What the core itself has interrupted goes on, whatever comes; what failed is
-	// tried again where the engine did nothing for it.
-	if again && ev.Cause != CauseReclaimed && !warmed {
+	// What the core itself has interrupted or split goes on, whatever comes; what
+	// failed is tried again where the engine did nothing for it.
+	if again && !onward {
 		again = !c.drain && ev.Cause != CauseClientGone && ev.Cause != CauseTimeout
 	}
-	if again && ev.Cause != CauseReclaimed && !warmed {
+	if again && !onward {
 		again = ev.Flags&FlagUntouched != 0 && q.tries < maxTries
 		q.tries++
 	}

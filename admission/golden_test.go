@@ -18,11 +18,11 @@ import (
 //
 //	table [drain] [reclaims=N] [stalls=SHARE]
 //	                      a table, one class or engine a line (see parseTable); the first builds the core
-//	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N] [session=N] [cached=T [home=ENGINE]] [whole]
+//	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N] [session=N] [cached=T [home=ENGINE]] [whole] [unsplit]
 //	cancel id=N
 //	scheduled id=N [cached=T]
 //	progress id=N out=T [prompt=T]
-//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched] [kept]
+//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched] [kept] [unsplit]
 //	release id=N          of the last hold that request N had
 //	observe ENGINE running=N kv=T [progress=N] [preemptions=N] [state=down]
 //	repeat n=N out=T      N requests of the first class that end after T tokens each
@@ -123,6 +123,9 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		if d.HasArg("whole") {
 			ev.Flags = FlagWhole
 		}
+		if d.HasArg("unsplit") {
+			ev.Flags |= FlagUnsplit
+		}
 		return s.step(ev)
 	case "cancel":
 		return s.step(&Event{Kind: Cancel, ID: id})
@@ -132,7 +135,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return s.step(&Event{Kind: Progress, Hold: s.holds[id], Out: int32(num("out", 0)), Prompt: int32(num("prompt", 0))})
 	case "end":
 		ev := &Event{Kind: Ended, Hold: s.holds[id], Out: int32(num("out", 0)), Cause: CauseFinished}
-		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept} {
+		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept, "unsplit": FlagUnsplit} {
 			if d.HasArg(flag) {
 				ev.Flags |= v
 			}

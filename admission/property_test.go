@@ -478,6 +478,9 @@ func (w *world) offer() {
 	if w.whole[slot] {
 		ev.Flags = FlagWhole
 	}
+	if rapid.IntRange(0, 3).Draw(w.t, "unsplit") == 3 {
+		ev.Flags |= FlagUnsplit
+	}
 	if rapid.IntRange(0, 3).Draw(w.t, "cached") == 3 {
 		ev.Cached, ev.Engine = tokens(w.t, "tokens", 300), Engine(rapid.IntRange(0, len(w.table.Engines)-1).Draw(w.t, "home"))
 	}
@@ -539,7 +542,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"end": func(t *rapid.T) {
 			if id, h := w.hold(false); h != nil {
 				w.end(id, &Event{
-					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 15).Draw(t, "flags")),
+					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 31).Draw(t, "flags")),
 					Cause: rapid.SampledFrom([]Cause{CauseFinished, CauseFailed, CauseClientGone, CauseTimeout, CauseReclaimed, CauseUnreachable}).Draw(t, "cause"),
 				})
 			}

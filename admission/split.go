@@ -10,7 +10,8 @@ package admission
 // goes first.
 //
 // What it costs is a step and a token for each piece, and the pieces that the
-// cache has lost by the time they are needed.
+// cache has lost by the time they are needed. A piece that fails does not fail the
+// request, which then starts whole.
 //
 // Alternatives: the engine's own chunked prefill has no gap between the chunks
 // that a returning request could use to go first, and one size for everybody.
@@ -22,10 +23,13 @@ const pieces = 4
 // minPiece is the smallest piece, in blocks, that is worth a step.
 const minPiece = 4
 
+// splittable tells whether an engine can compute a request's prompt in pieces.
+func (q *request) splittable(en *engine) bool { return en.spec.Caches && q.n == 1 && !q.unsplit }
+
 // splits tells whether an engine could compute a beginning of a request's prompt
 // within a time.
 func (q *request) splits(en *engine, within Time) bool {
-	if !en.spec.Caches || q.n != 1 {
+	if !q.splittable(en) {
 		return false
 	}
 	work := q.work(en)
@@ -43,7 +47,7 @@ func (c *Core) split(k Class, slot int32, borrow bool) bool {
 	cl, q := &c.classes[k], &c.requests[slot]
 	for e := range c.engines {
 		en := &c.engines[e]
-		if !en.spec.Caches || q.n != 1 {
+		if !q.splittable(en) {
 			continue
 		}
 		f, ok := c.piece(cl, en, q)

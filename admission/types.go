@@ -98,6 +98,10 @@ const Undeclared = -1
 // be neither resumed nor started again unseen.
 const FlagWhole = 1
 
+// FlagUnsplit, of an Offer and of the Ended of a piece that failed: the beginning
+// of the prompt can't be computed by itself. The request starts whole, or not yet.
+const FlagUnsplit = 1 << 4
+
 // Flags of an Ended event.
 const (
 	// FlagReleased: the capacity is free already; no Released event follows.

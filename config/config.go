@@ -102,7 +102,7 @@ type Policy struct {
 type Engine struct {
 	// Name of the engine in logs, journal and metrics; unique.
 	Name string `yaml:"name"`
-	// Kind of the server: vllm, llamacpp (llama-server), or openai for any other that speaks its API.
+	// Kind of the server: vllm, sglang, llamacpp (llama-server), or openai for any other that speaks its API.
 	Kind string `yaml:"kind"`
 	// URL of the server without /v1, http or https. Requests go to configured URLs only.
 	URL string `yaml:"url"`
@@ -118,7 +118,7 @@ type Engine struct {
 	MaxContext int64 `yaml:"max_context,omitempty"`
 	// Priority tells whether the engine runs waiting requests in order of their priority (vLLM's --scheduling-policy priority); absent: what the engine says, or false. On such a vLLM a request is sent together with the abort of the loan that makes room for it, on all others once the abort is confirmed.
 	Priority *bool `yaml:"priority,omitempty"`
-	// PrefixCaching tells whether the engine finds prompts that begin alike in its cache (vLLM's --enable-prefix-caching); absent: what the engine says, or false. Shown at /debug/engines; live prompts are not split by it.
+	// PrefixCaching tells whether the engine finds prompts that begin alike in its cache (vLLM's --enable-prefix-caching); absent: what the engine says, or false. A prompt whose prefill would hold a protected class up for too long is then computed in pieces, where the engine tells token ids too (vLLM does). Say false to have none.
 	PrefixCaching *bool `yaml:"prefix_caching,omitempty"`
 	// ObserveEvery is how often the engine's load is read, 20ms to 1m. Shorter finds foreign load and confirms releases sooner, and costs the engine a scrape each time.
 	ObserveEvery time.Duration `yaml:"observe_every"`
@@ -131,6 +131,7 @@ func (e *Engine) SetDefaults() { e.ObserveEvery = 250 * time.Millisecond }
 const (
 	KindVLLM     = "vllm"
 	KindLlamaCpp = "llamacpp"
+	KindSGLang   = "sglang"
 	KindOpenAI   = "openai"
 )
 

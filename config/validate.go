@@ -139,7 +139,7 @@ func (p *Policy) validate(l *list, at string) (errors int) {
 }
 
 func (e *Engine) validate(l *list, at string) {
-	kinds := []string{KindVLLM, KindLlamaCpp, KindOpenAI}
+	kinds := []string{KindVLLM, KindSGLang, KindLlamaCpp, KindOpenAI}
 	if !slices.Contains(kinds, e.Kind) {
 		l.bad(at+".kind", e.Kind, strings.Join(kinds, ", "))
 	}

@@ -20,11 +20,13 @@ import (
 type Kind string
 
 // The life of a request. Arrived to Rejected or Finished is what its client
-// sees; Admitted to Released is one hold, of which a request may have several.
+// sees; Admitted or Warming to Released is one hold, of which a request may have
+// several.
 const (
 	Arrived    Kind = "arrived"     // a well-formed request of a known principal
 	Queued     Kind = "queued"      // it waits
 	Admitted   Kind = "admitted"    // it holds capacity
+	Warming    Kind = "warming"     // it holds capacity for a piece of its prompt: see PieceTokens
 	Dispatched Kind = "dispatched"  // it was sent to the engine
 	Scheduled  Kind = "scheduled"   // the engine began to run it
 	FirstToken Kind = "first_token" // the engine's first output
@@ -52,7 +54,7 @@ const (
 )
 
 var kinds = map[Kind]bool{
-	Arrived: true, Queued: true, Admitted: true, Dispatched: true, Scheduled: true, FirstToken: true,
+	Arrived: true, Queued: true, Admitted: true, Warming: true, Dispatched: true, Scheduled: true, FirstToken: true,
 	Progress: true, Ended: true, Released: true, Finished: true, Rejected: true, Ghost: true,
 	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true, RecallClosed: true,
 	LendingClosed: true, LendingOpened: true, EngineState: true,
@@ -106,6 +108,7 @@ type Event struct {
 	PromptTokens   int64 `json:"prompt_tokens,omitempty"`   // estimated, until the engine has said
 	CachedTokens   int64 `json:"cached_tokens,omitempty"`   // of the prompt, found in the engine's cache
 	MaxTokens      int64 `json:"max_tokens,omitempty"`      // the declared limit when it arrives, the clamped one from its admission on
+	PieceTokens    int64 `json:"piece_tokens,omitempty"`    // of the prompt, estimated, that the hold is only to have in the cache; once sent, as sent
 	OutputTokens   int64 `json:"output_tokens,omitempty"`   // so far
 	ReservedTokens int64 `json:"reserved_tokens,omitempty"` // KV held after this event
 	QueueNS        int64 `json:"queue_ns,omitempty"`        // from arrival to admission or refusal

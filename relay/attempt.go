@@ -39,6 +39,8 @@ type attempt struct {
 	reclaim    string // the request that it was ended for
 	recalled   uint64 // and the recall
 	longest    int    // tokens that one sequence can have at the engine; 0: not known
+	length     int    // tokens of a piece as it was sent
+	warmed     int    // of which the cache had none before
 	timing     *engine.Timing
 
 	writing   sync.Mutex // the sink's, against the keep-alive
@@ -67,7 +69,14 @@ type attempt struct {
 func (p *Pool) attempt(r *record, sink Sink) *attempt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := &attempt{pool: p, record: r, call: r.call, sink: sink, admit: r.admit, stitch: r.kept, whole: r.collected}
+	a := &attempt{pool: p, record: r, call: r.call, sink: sink, admit: r.admit}
+	if a.piece() {
+		if r.kept != nil {
+			a.before = r.kept.Before()
+		}
+		return a
+	}
+	a.stitch, a.whole = r.kept, r.collected
 	if a.stitch != nil {
 		a.before = a.stitch.Before()
 		a.shown = r.call.Request.Stream
@@ -79,6 +88,10 @@ func (p *Pool) attempt(r *record, sink Sink) *attempt {
 // run dispatches the request and passes on the answer. It fills in what report
 // needs.
 func (a *attempt) run(ctx context.Context) {
+	if a.piece() {
+		a.runPiece(ctx)
+		return
+	}
 	p, r := a.pool, a.record
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -92,10 +105,7 @@ func (a *attempt) run(ctx context.Context) {
 	ids, window := p.engines[a.admit.Engine].ids, contextOf(caps, model)
 	same := caps.TokenIDs && model == r.model
 	tells := caps.TellsStart
-	a.longest = caps.MaxContext
-	if a.longest == 0 {
-		a.longest = caps.KVTokens
-	}
+	a.longest = longest(caps)
 	p.mu.Unlock()
 	if ctx.Err() != nil {
 		a.interrupted(ctx, nil)
@@ -580,7 +590,8 @@ func (a *attempt) watch(ctx context.Context, cancel context.CancelCauseFunc) (st
 	p := a.pool
 	a.touch()
 	every := p.cfg.IdleTimeout
-	alive := p.cfg.Keepalive > 0 && a.call.Request.Stream
+	// A client that has seen nothing can still be told a status after a piece.
+	alive := p.cfg.Keepalive > 0 && a.call.Request.Stream && (!a.piece() || a.sink.Started())
 	if alive {
 		every = min(every, p.cfg.Keepalive)
 	}
@@ -648,6 +659,10 @@ func (a *attempt) tell() (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.cancel = nil
+	if a.piece() {
+		return a.tellPieceLocked()
+	}
+	a.misreadLocked()
 	a.store()
 	if a.cause == admission.CauseReclaimed {
 		a.reclaim, a.recalled = r.reclaim, r.recalled

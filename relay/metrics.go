@@ -17,6 +17,8 @@ type Metrics struct {
 	duration *prometheus.HistogramVec
 	requests *prometheus.CounterVec
 	recalls  *prometheus.HistogramVec
+	pieces   *prometheus.CounterVec
+	warmed   *prometheus.CounterVec
 }
 
 // secondsBuckets spans from a millisecond to ten minutes.
@@ -49,7 +51,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "From the opening of a recall to one of its events: recall_granted, recall_served (the request it was opened for was admitted), recall_settled (what was ended for it is out; where nothing was, all that was lent), recall_closed (all is out that was lent); of that request dispatched, scheduled (where the engine does not tell, at the latest) and first_token.", Buckets: secondsBuckets,
 		}, []string{"pool", "class", "event"}),
 	}
-	r.MustRegister(m.decision, m.wait, m.ttft, m.duration, m.requests, m.recalls)
+	m.pieces = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "headgate_pieces_total",
+		Help: "Pieces of long prompts that were computed ahead of their request, by how they ended; each costs the engine a step and a token. One that failed lets its request start whole.",
+	}, []string{"pool", "class", "outcome"})
+	m.warmed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "headgate_warmed_tokens_total",
+		Help: "Prompt tokens of pieces, without what an earlier piece of the same prompt had: what is in the engine's cache for their requests.",
+	}, []string{"pool", "class"})
+	r.MustRegister(m.decision, m.wait, m.ttft, m.duration, m.requests, m.recalls, m.pieces, m.warmed)
 	return m
 }
 
@@ -68,6 +78,11 @@ func (m *Metrics) first(pool, class string, d time.Duration) {
 func (m *Metrics) finished(pool, class, outcome string, d time.Duration) {
 	m.duration.WithLabelValues(pool, class).Observe(d.Seconds())
 	m.requests.WithLabelValues(pool, class, outcome).Inc()
+}
+
+func (m *Metrics) piece(pool, class, outcome string, tokens int) {
+	m.pieces.WithLabelValues(pool, class, outcome).Inc()
+	m.warmed.WithLabelValues(pool, class).Add(float64(tokens))
 }
 
 func (m *Metrics) refused(pool, class, cause string) {

@@ -98,7 +98,7 @@ func (p *Pool) discover(ctx context.Context, i int) admission.State {
 	defer p.mu.Unlock()
 	s := &p.engines[i]
 	same := s.known && sameCapacity(&s.caps, &caps)
-	s.known, s.caps, s.ids = true, caps, unseen
+	s.known, s.caps, s.ids, s.misread = true, caps, unseen, 0
 	if same && s.taken {
 		return admission.Ready
 	}
@@ -115,7 +115,7 @@ func (p *Pool) discover(ctx context.Context, i int) admission.State {
 
 func sameCapacity(a, b *engine.Capabilities) bool {
 	return a.Slots == b.Slots && a.KVTokens == b.KVTokens && a.BlockSize == b.BlockSize && a.MaxContext == b.MaxContext &&
-		a.Priority == b.Priority && a.Fatal == b.Fatal
+		a.Priority == b.Priority && a.Fatal == b.Fatal && a.PrefixCache == b.PrefixCache && a.TokenIDs == b.TokenIDs
 }
 
 // takeLocked makes a table that has engine i as it is now, with every other one
@@ -159,8 +159,8 @@ func (p *Pool) takeLocked(i int) bool {
 }
 
 // specsLocked describes the engines to the core. A closed one is given nothing,
-// and keeps its place in the table. None is said to cache prefixes: a part of a
-// text prompt can't be dispatched by itself, so that nothing may be warmed.
+// and keeps its place in the table. What a prompt can't be cut into pieces for is
+// not said to cache prefixes, whatever it does.
 func (p *Pool) specsLocked(open func(*engineState) bool) []admission.EngineSpec {
 	specs := make([]admission.EngineSpec, len(p.engines))
 	for i := range specs {
@@ -173,6 +173,7 @@ func (p *Pool) specsLocked(open func(*engineState) bool) []admission.EngineSpec 
 			Name: p.cfg.Engines[i].Name, Slots: int64(s.caps.Slots), KV: int64(s.caps.KVTokens), Block: max(int64(s.caps.BlockSize), 1),
 			MaxContext: int64(s.caps.MaxContext), Boundary: p.cfg.Engines[i].Boundary, Ordered: s.caps.Priority, Fatal: s.caps.Fatal,
 			Together: s.caps.StepAborts && s.caps.Priority,
+			Caches:   p.warmsLocked(i),
 			GaugeAge: max(leastGaugeAge, 2*p.cfg.Engines[i].ObserveEvery),
 		}
 	}

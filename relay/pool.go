@@ -63,6 +63,7 @@ type engineState struct {
 	ids   returns
 
 	prefills prefills // where it does not tell when it begins
+	misread  int      // prompts in a row that it made other ids of than it had said
 }
 
 // returns is what is known of the token ids that an engine returns.
@@ -88,6 +89,7 @@ type record struct {
 	model            string          // by which the engines know the model, if resumable
 	kept             *wire.Stitch    // of earlier attempts; nil: the next one begins anew
 	collected        *wire.Assembler // of the same, where the client gets one document
+	warm             warmth
 
 	// Guarded by the pool's mutex.
 	stage     stage
@@ -224,6 +226,10 @@ func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
 			r.ran = true
 			p.cfg.Metrics.waited(p.cfg.Name, r.call.Class, now-r.arrived)
 		}
+	case admission.Warm:
+		r.stage, r.admit = stageAdmitted, *e
+		line.Kind, line.Engine, line.Hold, line.Loan = journal.Warming, p.cfg.Engines[e.Engine].Name, uint64(e.Hold), e.Loan
+		line.PieceTokens = e.Tokens
 	case admission.Reclaim:
 		r.reclaimed, r.reclaim = true, p.requestLocked(e.For)
 		if f := p.records[e.For.Slot()]; r.reclaim != "" {

@@ -278,7 +278,7 @@ func wantOneReleaseEach(t *testing.T, events []journal.Event) {
 	for _, e := range events {
 		a := holds[e.Hold]
 		switch e.Kind {
-		case journal.Admitted:
+		case journal.Admitted, journal.Warming:
 			a.admitted++
 		case journal.Ended:
 			a.ended++

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 	"pgregory.net/rapid"
 
+	"headgate/admission"
 	"headgate/engine"
 	"headgate/engine/adapters"
 	"headgate/engine/enginetest"
@@ -29,9 +32,36 @@ type simulated struct {
 	*rig
 	direct *http.Client // to the engine itself
 	model  string
+
+	handler http.Handler
+	mem     atomic.Pointer[enginetest.Listener]
+	front   *http.Server
+	refused atomic.Value // a path that answers with an error
 }
 
+// listen lets the engine be reached, crash breaks every connection to it.
+func (s *simulated) listen() {
+	s.refused.Store("")
+	s.mem.Store(enginetest.NewListener())
+	front, mem := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == s.refused.Load() {
+			http.Error(w, "no", http.StatusInternalServerError)
+			return
+		}
+		s.handler.ServeHTTP(w, r)
+	})}, s.mem.Load()
+	s.front = front
+	go func() { _ = front.Serve(mem) }()
+}
+
+func (s *simulated) crash() { _ = s.front.Close() }
+
 func newSimulated(t testing.TB, slots int, change func(*vllmapi.Config)) *simulated {
+	t.Helper()
+	return newSimulatedOf(t, slots, reclaimer(int64(slots)), change)
+}
+
+func newSimulatedOf(t testing.TB, slots int, classes []admission.ClassSpec, change func(*vllmapi.Config)) *simulated {
 	t.Helper()
 	var o options
 	cfg := vllmapi.Many(slots)
@@ -48,25 +78,28 @@ func newSimulated(t testing.TB, slots int, change func(*vllmapi.Config)) *simula
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan struct{})
 	go func() { defer close(ran); server.Run(ctx) }()
-	mem := enginetest.NewListener()
-	front := &http.Server{Handler: server.Handler()}
-	go func() { _ = front.Serve(mem) }()
-	direct := &http.Transport{DialContext: mem.DialContext, DisableKeepAlives: true}
-	t.Cleanup(func() { _ = front.Close(); cancel(); <-ran })
+	s := &simulated{model: cfg.ModelName, handler: server.Handler()}
+	s.listen()
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return s.mem.Load().DialContext(ctx, network, addr)
+	}
+	direct := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	s.direct = &http.Client{Transport: direct}
+	t.Cleanup(func() { s.crash(); cancel(); <-ran })
 	var ec engine.Config
 	ec.SetDefaults()
-	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots = engine.VLLM, "http://engine.test", mem.DialContext, slots
+	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots = engine.VLLM, "http://engine.test", dial, slots
 	ec.AbortGrace = 5 * simStep
 	adapter, err := adapters.New(ec.Kind, ec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.classes = reclaimer(int64(slots))
+	o.classes = classes
 	o.pool = func(c *Config) {
 		c.Engines = []Engine{{Name: "sim", Adapter: adapter, ObserveEvery: observeEvery, Priority: []int{0, 10}}}
 		c.Keepalive = 100 * time.Millisecond
 	}
-	s := &simulated{rig: newRig(t, o), direct: &http.Client{Transport: direct}, model: cfg.ModelName}
+	s.rig = newRig(t, o)
 	pass(2 * time.Second) // interactive lends
 	return s
 }

@@ -123,6 +123,9 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	if r.whole {
 		flags = admission.FlagWhole
 	}
+	if req.Content.Media > 0 {
+		flags |= admission.FlagUnsplit
+	}
 	p.active++
 	p.stepLocked(&admission.Event{
 		Kind: admission.Offer, Flags: flags, ID: r.id, Class: class, Tenant: tenant, Prompt: r.prompt, Out: out, N: int32(min(max(req.N, 1), 1<<20)),

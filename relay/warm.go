@@ -1,0 +1,224 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"headgate/admission"
+	"headgate/engine"
+	"headgate/journal"
+	"headgate/wire"
+)
+
+// A piece is an attempt that computes the beginning of a prompt for the engine's
+// cache (admission's split.go says why). It is sent as a completion of the prompt's
+// first ids, for one token that nobody gets, and it is ended, confirmed and reclaimed
+// like any other. Its request's client sees nothing of it.
+//
+// The ids are asked for once a request. The core cuts by its estimate of the
+// prompt, and a piece takes the same share of the real one, in whole blocks: what
+// the core learns of the engine's speed is in estimated tokens too, so that both
+// mean the same.
+//
+// A piece that can't be made or that the engine fails does not fail its request:
+// the core is told that this prompt can't be split, and starts it whole. An engine
+// that says other ids than it then makes of the prompts is not asked any more: its
+// pieces would be computed for nothing.
+//
+// Alternatives: to cut the text needs no ids, but a template closes what it is given,
+// and a tokenizer may join two letters across the cut; the cache goes by ids.
+
+// warmth is what is known of a request's prompt for its pieces.
+type warmth struct {
+	ids    []int32
+	model  string // that they are of
+	engine admission.Engine
+	tokens int // of it that the engine's cache has
+}
+
+// maxMisread is how many prompts in a row an engine may make other ids of than it
+// said.
+const maxMisread = 3
+
+// warmsLocked tells whether an engine's prompts can be cut into pieces.
+func (p *Pool) warmsLocked(i int) bool {
+	s := &p.engines[i]
+	_, tells := p.cfg.Engines[i].Adapter.(engine.Tokenizer)
+	return tells && s.caps.PrefixCache && s.caps.TokenIDs
+}
+
+// longest is how many tokens one sequence can have at an engine; 0: not known.
+func longest(caps *engine.Capabilities) int {
+	if caps.MaxContext == 0 {
+		return caps.KVTokens
+	}
+	return caps.MaxContext
+}
+
+// piece tells whether the attempt is one.
+func (a *attempt) piece() bool { return a.admit.Op == admission.Warm }
+
+// runPiece has a piece of the prompt computed.
+func (a *attempt) runPiece(ctx context.Context) {
+	p, r := a.pool, a.record
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p.mu.Lock()
+	r.cancel, a.cancel = cancel, cancel
+	if r.reclaimed {
+		cancel(errReclaimed)
+	}
+	s, eng := &p.engines[a.admit.Engine], &p.cfg.Engines[a.admit.Engine]
+	ordered, model, block := s.caps.Priority, upstreamModel(&s.caps, a.call.Request.Model), max(s.caps.BlockSize, 1)
+	a.longest = longest(&s.caps)
+	able := p.warmsLocked(int(a.admit.Engine)) && s.misread < maxMisread
+	p.mu.Unlock()
+	if ctx.Err() != nil {
+		a.interrupted(ctx, nil)
+		return
+	}
+	if !able || !a.call.Request.Splittable() {
+		a.unsplit(wire.UpstreamError("the prompt can't be computed in parts"))
+		return
+	}
+	ids, most, err := a.promptIDs(ctx, model)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		a.interrupted(ctx, err)
+		return
+	case err != nil:
+		p.cfg.Log.Warn("the engine does not tell a prompt's token ids; it is not split", "pool", p.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
+		a.unsplit(wire.UpstreamError("the engine does not tell the prompt's token ids"))
+		return
+	}
+	n := int(a.admit.Tokens * int64(len(ids)) / int64(max(most, 1)))
+	n = min(n, len(ids)-1)
+	n -= n % block
+	had := 0
+	if r.warm.engine == a.admit.Engine {
+		had = r.warm.tokens
+	}
+	if a.length = n; n <= had {
+		a.cause = admission.CauseFinished // the estimate was of more than there is
+		return
+	}
+	proj := wire.Projection{Model: model, HasPriority: ordered, Priority: eng.Priority[r.class]}
+	a.dispatched = time.Now()
+	p.log(r, &journal.Event{Kind: journal.Dispatched, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, PieceTokens: int64(n)})
+	stop := a.watch(ctx, cancel)
+	defer stop()
+	stream, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
+		API: wire.Completions, Body: a.call.Request.Piece(proj, ids[:n]), ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: true, N: 1, Interruptible: true,
+	})
+	if err != nil {
+		a.undispatched(ctx, err)
+	} else {
+		a.confirm = stream.Abort
+		a.drop(ctx, stream)
+	}
+	switch a.cause {
+	case admission.CauseFailed:
+		a.flags |= admission.FlagUnsplit
+	case admission.CauseFinished:
+		r.warm.engine, r.warm.tokens, a.warmed = a.admit.Engine, n, n-had
+	}
+}
+
+// unsplit ends a piece that can't be made.
+func (a *attempt) unsplit(why *wire.Error) {
+	a.flags = admission.FlagUnsplit
+	a.failed(why)
+}
+
+// promptIDs returns the ids of what the engine is to have in its cache in the end,
+// the prompt and what is kept of the answer, and for how many tokens the core
+// takes it.
+func (a *attempt) promptIDs(ctx context.Context, model string) (ids []int32, most int, err error) {
+	r := a.record
+	if r.kept != nil {
+		// An answer that goes on has them all.
+		var going struct{ Prompt []int32 }
+		if err := json.Unmarshal(r.kept.Continue(wire.Projection{}), &going); err != nil {
+			return nil, 0, err
+		}
+		return going.Prompt, int(r.prompt) + r.kept.Before(), nil
+	}
+	if w := &r.warm; w.ids == nil || w.model != model {
+		body, err := a.call.Request.Project(nil, wire.Projection{Model: model})
+		if err != nil {
+			return nil, 0, err
+		}
+		tells := a.pool.cfg.Engines[a.admit.Engine].Adapter.(engine.Tokenizer)
+		if w.ids, err = tells.Tokens(ctx, a.call.Request.API, body); err != nil {
+			return nil, 0, err
+		}
+		w.model, w.tokens = model, 0
+	}
+	return r.warm.ids, int(r.prompt), nil
+}
+
+// drop reads a piece's stream to its end and keeps nothing of it.
+func (a *attempt) drop(ctx context.Context, s engine.Stream) {
+	for {
+		d, err := s.Next()
+		a.touch()
+		switch {
+		case err == io.EOF:
+			a.confirm, a.cause = nil, admission.CauseFinished
+			return
+		case err != nil:
+			a.interrupted(ctx, err)
+			return
+		case d.Err != nil:
+			a.failed(d.Err)
+			if _, err := s.Next(); err == io.EOF {
+				a.confirm = nil // the engine has ended it itself
+			}
+			return
+		}
+		if d.HasUsage && a.credible(&d.Usage) {
+			a.cached = max(a.cached, d.Usage.Cached)
+		}
+		if d.Tokens > 0 && a.told == 0 {
+			a.told = 1
+			a.pool.step(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: 1})
+		}
+	}
+}
+
+// tellPieceLocked tells the core how a piece ended.
+func (a *attempt) tellPieceLocked() (again bool) {
+	p, r := a.pool, a.record
+	if a.cause == admission.CauseReclaimed {
+		a.reclaim, a.recalled = r.reclaim, r.recalled
+	}
+	p.logLocked(r, &journal.Event{
+		Kind: journal.Ended, Mono: int64(p.now()), Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, Cause: a.cause.String(), For: r.reclaim, Recall: a.recalled,
+		PieceTokens: int64(a.length), CachedTokens: int64(a.cached), OutputTokens: int64(a.told),
+	})
+	p.cfg.Metrics.piece(p.cfg.Name, a.call.Class, a.cause.String(), a.warmed)
+	if a.cause == admission.CauseUnreachable {
+		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
+	}
+	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.told), Flags: a.flags, Cause: a.cause})
+	return r.stage != stageOver
+}
+
+// misreadLocked compares what the engine says a prompt has come to with the ids that
+// it has told.
+func (a *attempt) misreadLocked() {
+	w, s := &a.record.warm, &a.pool.engines[a.admit.Engine]
+	switch {
+	case w.ids == nil || a.before > 0 || a.prompt == 0:
+	case a.prompt == len(w.ids):
+		s.misread = 0
+	default:
+		if s.misread++; s.misread == maxMisread {
+			a.pool.cfg.Log.Warn("the engine makes other token ids of prompts than it tells; they are not split any more",
+				"pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "told_tokens", len(w.ids), "prompt_tokens", a.prompt)
+		}
+	}
+}
