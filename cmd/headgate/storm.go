@@ -37,8 +37,8 @@ const (
 	stormAnswer = 128
 )
 
-// stormYAML is the gateway. It lends again as soon as it can: the default policy
-// would not, and so have nothing to recall.
+// stormYAML is the gateway. It lends again as soon as it can, where the default
+// policy waits until it pays.
 const stormYAML = `listen: 127.0.0.1:0
 admin: {listen: 127.0.0.1:0}
 log: {level: error}
