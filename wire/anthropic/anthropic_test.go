@@ -371,14 +371,27 @@ func BenchmarkRequest(b *testing.B) {
 }
 
 func BenchmarkEvent(b *testing.B) {
-	event := []byte(`data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1760000000,"model":"some/model-of-ours","choices":[{"index":0,"delta":{"content":" river"},"logprobs":null,"finish_reason":null}]}` + "\n\n")
-	s := NewStream(Answer{ID: "msg_1", Model: "m"})
-	dst, err := s.AppendEvent(nil, event)
-	b.SetBytes(int64(len(event)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if dst, err = s.AppendEvent(dst[:0], event); err != nil {
+	data := []byte(`{"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1760000000,"model":"some/model-of-ours","choices":[{"index":0,"delta":{"content":" river"},"logprobs":null,"finish_reason":null}]}`)
+	event := sse.AppendEvent(nil, "", data)
+	b.Run("translated", func(b *testing.B) {
+		s := NewStream(Answer{ID: "msg_1", Model: "m"})
+		dst, err := s.AppendEvent(nil, event)
+		if err != nil {
 			b.Fatal(err)
 		}
-	}
+		b.ReportAllocs()
+		for b.Loop() {
+			if dst, err = s.AppendEvent(dst[:0], event); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("as-chat", func(b *testing.B) { // what any event costs, of it
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := wire.ParseChunk(wire.Chat, data); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
