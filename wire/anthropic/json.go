@@ -22,9 +22,17 @@ func (v value) inner() []byte { return v[1 : len(v)-1] }
 
 func (v value) empty() bool { return string(v) == `""` }
 
-// text is what a string stands for. It allocates only where it has escapes or is
-// kept.
+// words are what a string mostly stands for where it is looked at: roles, and
+// types of blocks.
+var words = []string{"text", "user", "assistant", "tool_use", "tool_result", "thinking", "image", "base64", "system"}
+
+// text is what a string stands for. It allocates nothing for a word.
 func (v value) text() string {
+	for _, w := range words {
+		if string(v.inner()) == w {
+			return w
+		}
+	}
 	if bytes.IndexByte(v, '\\') < 0 {
 		return string(v.inner())
 	}

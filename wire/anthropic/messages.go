@@ -136,7 +136,7 @@ func (t *translator) image(source value, at place) {
 	if !t.required(at, "source", source, "an object with type base64 or url", '{') {
 		return
 	}
-	at = place{list: at.field("source")}
+	at.of = "source"
 	var f [4]value
 	t.read(source, at, []string{"type", "media_type", "data", "url"}, f[:], false)
 	const allowed = `"base64" or "url"`
@@ -163,6 +163,7 @@ func (t *translator) image(source value, at place) {
 
 // blocks walks the blocks of an array.
 func (t *translator) blocks(content value, at place, do func(kind string, b *block, at place)) {
+	var b block
 	n := 0
 	for it := content.each(); ; n++ {
 		v, ok := it.next()
@@ -173,7 +174,7 @@ func (t *translator) blocks(content value, at place, do func(kind string, b *blo
 		if !t.want(at, "", v, "a content block, an object with type", '{') {
 			return
 		}
-		var b block
+		b = block{}
 		t.read(v, at, blockFields, b[:], false)
 		if !t.required(at, "type", b[blockType], "a string", '"') {
 			return

@@ -88,11 +88,12 @@ func (t *translator) invalid(at place, field string, v value, allowed string) {
 }
 
 // place is where something is in the request: a list, and the indices on the way
-// down from it.
+// down from it, or a member of what is there.
 type place struct {
 	list  string
 	index [3]int
 	depth int
+	of    string
 }
 
 func (p place) at(i int) place {
@@ -111,10 +112,13 @@ func (p place) field(name string) string {
 		}
 		fmt.Fprintf(&b, "[%d]", p.index[i])
 	}
-	if name != "" && b.Len() > 0 {
-		b.WriteByte('.')
+	for _, member := range []string{p.of, name} {
+		if member != "" && b.Len() > 0 {
+			b.WriteByte('.')
+		}
+		b.WriteString(member)
 	}
-	return b.String() + name
+	return b.String()
 }
 
 // read finds fields by their names. One that is given twice is refused, as
