@@ -89,13 +89,13 @@ func testMessages(t *testing.T, b backend) {
 	if streamed.Chunks < 2 {
 		t.Errorf("%d chunks", streamed.Chunks)
 	}
-	// A conversation with a tool's call and result in it is one that engines take.
-	tool := ask(object{"messages": []object{
+	// Blocks are what engines take too.
+	parts := ask(object{"messages": []object{
 		{"role": "user", "content": []object{{"type": "text", "text": "what is"}, {"type": "text", "text": "the time"}}},
 		{"role": "assistant", "content": []object{{"type": "text", "text": "I look."}}},
 		{"role": "user", "content": "go on"}}})
-	if tool.Error != nil || tool.Text == "" {
-		t.Errorf("%+v", tool.Error)
+	if parts.Error != nil || parts.Text == "" {
+		t.Errorf("%+v", parts.Error)
 	}
 	count := client.Run(t, sdk, client.Call{BaseURL: g.URL + "/v1", APIKey: k.app, Route: client.CountTokens, Body: object{"model": b.model, "system": "be brief", "messages": user("hello world")}})
 	if count.Error != nil || count.Usage == nil || count.Usage.Prompt < want.Usage.Prompt/4 || count.Usage.Prompt > 4*want.Usage.Prompt {
@@ -208,12 +208,13 @@ func testMessageReclaim(t *testing.T, b backend) {
 type script struct {
 	*httptest.Server
 	events []string
-	wait   chan struct{} // before the first event
+	asked  chan struct{} // gets one for each chat
+	wait   chan struct{} // if not nil, what is waited for before the first event
 	last   atomic.Pointer[string]
 }
 
 func newScript(t *testing.T, events ...string) *script {
-	s := &script{events: events}
+	s := &script{events: events, asked: make(chan struct{}, 16)}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != chatPath {
 			fmt.Fprint(w, `{"object":"list","data":[{"id":"m","object":"model"}]}`)
@@ -222,10 +223,14 @@ func newScript(t *testing.T, events ...string) *script {
 		body, _ := io.ReadAll(r.Body)
 		text := string(body)
 		s.last.Store(&text)
+		s.asked <- struct{}{}
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.(http.Flusher).Flush()
 		if s.wait != nil {
-			<-s.wait
+			select {
+			case <-s.wait:
+			case <-r.Context().Done():
+			}
 		}
 		for _, e := range s.events {
 			fmt.Fprintf(w, "data: %s\n\n", e)
@@ -293,14 +298,15 @@ func TestAnthropicPing(t *testing.T) {
 	s := newScript(t, `{"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"late"},"finish_reason":"stop"}]}`)
 	s.wait = make(chan struct{})
 	g := s.serve(t, "limits: {keepalive: 1s}\n")
-	res, err := postAs(t.Context(), g.URL+"/v1/messages", "", object{"model": "m", "max_tokens": 5, "messages": user("hello"), "stream": true})
+	body := object{"model": "m", "max_tokens": 5, "messages": user("hello"), "stream": true}
+	pinged := client.Start(t, sdk, message(g, "", body))
+	<-s.asked
+	// The SDK shows no pings; another client that came after it has had two.
+	res, err := postAs(t.Context(), g.URL+"/v1/messages", "", body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	pinged := client.Start(t, sdk, message(g, "", object{"model": "m", "max_tokens": 5, "messages": user("hello"), "stream": true}))
-	// The SDK shows no pings; another client of the same gateway, asked before it,
-	// has had two.
 	const pings = "event: ping\ndata: {\"type\":\"ping\"}\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\n"
 	first := make([]byte, len(pings))
 	if _, err := io.ReadFull(res.Body, first); err != nil || string(first) != pings {
