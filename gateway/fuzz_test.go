@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tidwall/gjson"
 
 	"headgate/admission"
 	"headgate/engine"
 	"headgate/identity"
 	"headgate/relay"
 	"headgate/wire"
+	"headgate/wire/anthropic"
 )
 
 // instant is an engine that answers everything at once.
@@ -81,6 +83,10 @@ func FuzzHandler(f *testing.F) {
 		{"POST", completions, good + "\nHeadgate-Class: batch", `{"model":"test-model","prompt":["a","b"],"n":2,"max_tokens":5}`, false},
 		{"POST", completions, good + "\nHeadgate-Class: gold", `{"model":"test-model","prompt":[1,2,3],"service_tier":"flex"}`, false},
 		{"POST", chat, good, `{"model":"test-model","messages":[],"n":1e99,"stream":null}`, true},
+		{"POST", anthropic.MessagesPath, good, messageBody(`,"stream":true`), false},
+		{"POST", anthropic.MessagesPath, "x-api-key: " + aliceKey, messageBody(`,"tools":[{"name":"f","input_schema":{}}],"service_tier":"flex"`), true},
+		{"POST", anthropic.CountTokensPath, good, messageBody(""), false},
+		{"GET", "/v1/messages/x", good, "", false},
 		{"GET", "/v1/models/a%2Fb", good, "", false},
 		{"HEAD", "/v1/models", good, "", false},
 		{"POST", "/v1/chat/completions/../../abort_requests?x=%zz", "x-api-key: hg_", "\x00", false},
@@ -132,7 +138,11 @@ func FuzzHandler(f *testing.F) {
 		if w.Code >= 500 {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
-		if w.Code >= 400 {
+		switch path := u.EscapedPath(); {
+		case w.Code < 400:
+		case path == anthropic.MessagesPath || strings.HasPrefix(path, anthropic.MessagesPath+"/"):
+			told(t, answer{w.Code, w.Header(), w.Body.String()}, w.Code, gjson.Get(w.Body.String(), "error.type").Str, gjson.Get(w.Body.String(), "error.code").Str)
+		default:
 			documented(t, w.Code, w.Body.String())
 		}
 		if s := pool.Snapshot(); s.Used.Slots != 0 {

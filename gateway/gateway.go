@@ -40,9 +40,11 @@ type Limits struct {
 
 // Config of a gateway.
 type Config struct {
-	Limits  Limits
-	Auth    *identity.Authenticator
-	Pools   []*relay.Pool
+	Limits Limits
+	Auth   *identity.Authenticator
+	Pools  []*relay.Pool
+	// Count tells how many prompt tokens a request has; nil is wire.Estimate.
+	Count   func(*wire.Request) int
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	// Spans answers POST /v1/traces on the admin listener; nil: there is none.
@@ -61,6 +63,9 @@ const idleConnection = 2 * time.Minute
 
 // New makes a gateway. It listens to nothing yet.
 func New(cfg Config) *Gateway {
+	if cfg.Count == nil {
+		cfg.Count = func(r *wire.Request) int { return wire.Estimate(r.Content) }
+	}
 	g := &Gateway{cfg: cfg, requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "headgate_http_responses_total", Help: "Answers to clients by route and status; 499 is a client that left before.",
 	}, []string{"route", "status"})}
@@ -131,19 +136,27 @@ func (g *Gateway) generate(w *response, r *http.Request, p *identity.Principal, 
 	if err != nil {
 		return err
 	}
+	pool, err := g.route(w, r, p, req)
+	if err != nil {
+		return err
+	}
+	return pool.Serve(r.Context(), w.call(p, req), w)
+}
+
+// route finds a request's class and pool, and notes the class for its answer.
+func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req *wire.Request) (*relay.Pool, *wire.Error) {
 	// Several lines of one header are one list, which is no class's name.
 	class, err := p.Class(strings.Join(r.Header.Values(identity.ClassHeader), ", "), req.ServiceTier)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w.class, w.stream = class, req.Stream
-	pool, err := g.pool(req.Model, class)
-	if err != nil {
-		return err
-	}
-	return pool.Serve(r.Context(), &relay.Call{
-		ID: w.id, Request: req, Class: class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived,
-	}, w)
+	return g.pool(req.Model, class)
+}
+
+// call is the request as the relay knows it.
+func (w *response) call(p *identity.Principal, req *wire.Request) *relay.Call {
+	return &relay.Call{ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived}
 }
 
 // pool finds the pool of a model in which the class has a share. A pool whose

@@ -22,6 +22,7 @@ type response struct {
 
 	class   string
 	stream  bool
+	dialect dialect
 	started bool
 	unread  bool // there may be a body, or a rest of one
 	scratch []byte
@@ -35,6 +36,17 @@ const (
 	// answer slowly but steadily is not taken for one that does not read.
 	writePiece = 64 << 10
 )
+
+// dialect is how an API tells an error.
+type dialect struct {
+	write       func(w http.ResponseWriter, err *wire.Error, id string)
+	appendEvent func(dst []byte, err *wire.Error, id string) []byte
+}
+
+var openAI = dialect{
+	func(w http.ResponseWriter, err *wire.Error, _ string) { err.Write(w) },
+	func(dst []byte, err *wire.Error, _ string) []byte { return err.AppendEvent(dst) },
+}
 
 // Headers that every answer has, as far as they are known.
 const (
@@ -150,11 +162,11 @@ func (w *response) fail(err *wire.Error) {
 		}
 		w.letGo()
 		w.deadline()
-		err.Write(w.out)
+		w.dialect.write(w.out, err, w.id)
 		_ = w.control.Flush()
 		return
 	}
 	if w.stream && err.Code != wire.CodeClientClosed {
-		_ = w.write(err.AppendEvent(nil)) // nobody is left to tell
+		_ = w.write(w.dialect.appendEvent(nil, err, w.id)) // nobody is left to tell
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"headgate/identity"
 	"headgate/wire"
+	"headgate/wire/anthropic"
 )
 
 // route is one entry of the allowlist.
@@ -20,6 +21,14 @@ type route struct {
 	name  string // a metric's label
 	allow string // the methods, as the Allow header lists them
 	serve func(*Gateway, *response, *http.Request, *identity.Principal) *wire.Error
+}
+
+// dialectOf is the shape of errors under a path, whether it is a route or not.
+func dialectOf(path string) dialect {
+	if path == anthropic.MessagesPath || strings.HasPrefix(path, anthropic.MessagesPath+"/") {
+		return anthropicErrors
+	}
+	return openAI
 }
 
 const (
@@ -39,9 +48,11 @@ func generate(api wire.API) func(*Gateway, *response, *http.Request, *identity.P
 }
 
 var routes = map[string]route{
-	wire.Chat.Path():        {"chat", allowPost, generate(wire.Chat)},
-	wire.Completions.Path(): {"completions", allowPost, generate(wire.Completions)},
-	modelsPath:              {"models", allowGet, (*Gateway).models},
+	wire.Chat.Path():          {"chat", allowPost, generate(wire.Chat)},
+	wire.Completions.Path():   {"completions", allowPost, generate(wire.Completions)},
+	anthropic.MessagesPath:    {"messages", allowPost, (*Gateway).messages},
+	anthropic.CountTokensPath: {"count_tokens", allowPost, (*Gateway).countTokens},
+	modelsPath:                {"models", allowGet, (*Gateway).models},
 }
 
 var modelRoute = route{"model", allowGet, (*Gateway).model}
@@ -73,6 +84,7 @@ func (rt *route) takes(method string) bool {
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	w := newResponse(out, r, g.cfg.Limits.ClientStall)
+	w.dialect = dialectOf(r.URL.EscapedPath())
 	rt, ok := find(r.URL)
 	var err *wire.Error
 	switch {

@@ -1,5 +1,5 @@
-// Package client makes calls through the official OpenAI SDK, in a node process
-// of its own, and reports what a user of the SDK would have seen.
+// Package client makes calls through the official SDKs, OpenAI's and Anthropic's,
+// in a node process of its own, and reports what their user would have seen.
 package client
 
 import (
@@ -13,16 +13,18 @@ import (
 	"headgate/e2e/need"
 )
 
-// Route names one of the SDK's methods.
+// Route names one of the SDKs' methods.
 type Route string
 
 const (
 	Chat        Route = "chat"        // client.chat.completions.create
 	Completions Route = "completions" // client.completions.create
 	Models      Route = "models"      // client.models.list
+	Messages    Route = "messages"    // Anthropic's client.messages.create and .stream
+	CountTokens Route = "countTokens" // Anthropic's client.messages.countTokens
 )
 
-// Call is one use of the SDK.
+// Call is one use of an SDK.
 type Call struct {
 	BaseURL    string            `json:"baseURL"` // with /v1
 	APIKey     string            `json:"apiKey,omitempty"`
@@ -31,7 +33,8 @@ type Call struct {
 	Headers    map[string]string `json:"headers,omitempty"`
 	MaxRetries int               `json:"maxRetries"`          // the SDK's own default is 2
 	TimeoutMS  int               `json:"timeoutMs,omitempty"` // 60,000 when zero
-	// AbortAfter drops the stream after so many chunks that carry text; 0: never.
+	// AbortAfter drops the stream after so many chunks that carry text, of a
+	// message anything; 0: never.
 	AbortAfter int `json:"abortAfter,omitempty"`
 }
 
@@ -42,6 +45,7 @@ type Result struct {
 	Chunks       int               `json:"chunks"` // that carried text
 	FinishReason string            `json:"finishReason"`
 	Usage        *Usage            `json:"usage"`
+	Message      json.RawMessage   `json:"message"` // as Anthropic's SDK has it
 	Models       []string          `json:"models"`
 	Headers      map[string]string `json:"headers"` // of the last response, names in lower case
 	Attempts     []Attempt         `json:"attempts"`
@@ -51,7 +55,7 @@ type Result struct {
 	ElapsedMS    float64           `json:"elapsedMs"`
 }
 
-// Usage is the engine's account of a call, in tokens.
+// Usage is the engine's account of a call, in tokens, whatever its API calls them.
 type Usage struct {
 	Prompt     int `json:"prompt_tokens"`
 	Completion int `json:"completion_tokens"`
@@ -72,6 +76,8 @@ type Error struct {
 	Type    string `json:"type"`
 	Code    string `json:"code"`
 	Param   string `json:"param"`
+	// RequestID is what Anthropic's SDK has of it.
+	RequestID string `json:"requestID"`
 }
 
 // Session is a process in which some calls run at once.

@@ -1,4 +1,4 @@
-// Runs calls through the official OpenAI SDK.
+// Runs calls through the official SDKs, OpenAI's and Anthropic's.
 //
 //   node run.mjs < calls.json
 //
@@ -6,19 +6,22 @@
 //
 //   {baseURL, apiKey, route, body, headers, maxRetries, timeoutMs, abortAfter}
 //
-// route is "chat", "completions" or "models"; body goes to the SDK as it is, with
+// route is "chat", "completions" or "models", or of Anthropic's SDK "messages" or
+// "countTokens"; body goes to the SDK as it is, with
 // stream for a streamed answer; abortAfter (> 0) drops the stream after so many
 // chunks that carry text. Standard output has one JSON line per event: {index,
 // event: "first"} at a call's first chunk, and {index, event: "done", ...} with
 // what the caller of the SDK would have seen, an error by its class name included.
 
+import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 
 async function run(call, onFirst) {
   const begun = performance.now()
   const seen = {text: '', chunks: 0, attempts: []}
-  const client = new OpenAI({
-    baseURL: call.baseURL,
+  const anthropic = call.route === 'messages' || call.route === 'countTokens'
+  const client = new (anthropic ? Anthropic : OpenAI)({
+    baseURL: anthropic ? call.baseURL.replace(/\/v1$/, '') : call.baseURL,
     apiKey: call.apiKey ?? 'none',
     maxRetries: call.maxRetries ?? 0,
     timeout: call.timeoutMs ?? 60_000,
@@ -40,7 +43,8 @@ async function run(call, onFirst) {
   } catch (error) {
     seen.error = {
       class: error.constructor.name, message: error.message,
-      status: error.status ?? 0, type: error.type ?? '', code: String(error.code ?? ''), param: error.param ?? '',
+      status: error.status ?? 0, type: error.type ?? '', code: String(error.code ?? error.error?.error?.code ?? ''),
+      param: error.param ?? error.error?.error?.param ?? '', requestID: error.requestID ?? '',
     }
   }
   seen.elapsedMs = performance.now() - begun
@@ -53,6 +57,10 @@ const routes = {
     for await (const model of client.models.list({headers: call.headers})) seen.models.push(model.id)
   },
   chat: (client, call, seen, onFirst) => generate(client.chat.completions, call, seen, onFirst, choice => choice.message?.content ?? choice.delta?.content),
+  async countTokens(client, call, seen) {
+    seen.usage = {prompt_tokens: (await client.messages.countTokens(call.body, {headers: call.headers})).input_tokens}
+  },
+  messages: converse,
   completions: (client, call, seen, onFirst) => generate(client.completions, call, seen, onFirst, choice => choice.text),
 }
 
@@ -78,6 +86,34 @@ async function generate(resource, call, seen, onFirst, textOf) {
       return
     }
   }
+}
+
+// The SDK's own helper puts a stream together, and throws on events that are out
+// of order.
+async function converse(client, call, seen, onFirst) {
+  const {stream, ...body} = call.body
+  if (!stream) return told(await client.messages.create(body, {headers: call.headers}), seen)
+  const events = client.messages.stream(body, {headers: call.headers})
+  for await (const event of events) {
+    if (event.type !== 'content_block_delta') continue
+    if (++seen.chunks === 1) onFirst()
+    if (call.abortAfter > 0 && seen.chunks >= call.abortAfter) {
+      events.abort()
+      seen.aborted = true
+      return
+    }
+  }
+  told(await events.finalMessage(), seen)
+}
+
+function told(message, seen) {
+  seen.message = message
+  seen.id = message.id
+  seen.finishReason = message.stop_reason
+  seen.text = message.content.filter(block => block.type === 'text').map(block => block.text).join('')
+  const {input_tokens, cache_read_input_tokens, output_tokens} = message.usage
+  const prompt = input_tokens + cache_read_input_tokens
+  seen.usage = {prompt_tokens: prompt, completion_tokens: output_tokens, total_tokens: prompt + output_tokens}
 }
 
 const calls = JSON.parse(await new Response(process.stdin).text())
