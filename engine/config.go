@@ -66,7 +66,7 @@ type Override struct {
 	Priority *bool `yaml:"priority,omitempty"`
 	// PrefixCache tells that finished and aborted sequences stay reusable.
 	PrefixCache *bool `yaml:"prefix_cache,omitempty"`
-	// TokenIDs tells that answers come with token ids where they are asked for, so that they can be continued; false: they start over when they are interrupted.
+	// TokenIDs tells whether answers come with token ids where they are asked for, so that they can be continued; where not, they start over when they are interrupted.
 	TokenIDs *bool `yaml:"token_ids,omitempty"`
 	// Fatal tells that running out of KV ends every running request (llama-server with a unified pool).
 	Fatal *bool `yaml:"kv_exhaustion_fatal,omitempty"`
@@ -205,6 +205,7 @@ func (o Override) Apply(c Capabilities) Capabilities {
 	flag(&c.Priority, o.Priority)
 	flag(&c.PrefixCache, o.PrefixCache)
 	flag(&c.TokenIDs, o.TokenIDs)
+	flag(&c.ChatTokenIDs, o.TokenIDs)
 	flag(&c.Fatal, o.Fatal)
 	return c
 }

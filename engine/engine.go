@@ -184,6 +184,8 @@ type Capabilities struct {
 	// TokenIDs: attempts can ask for token ids (Attempt.TokenIDs), and a completion's
 	// prompt can be a list of them.
 	TokenIDs bool `json:"token_ids"`
+	// ChatTokenIDs: so can attempts at a chat, and not at completions alone.
+	ChatTokenIDs bool `json:"chat_token_ids"`
 	// StepAborts: it acts on aborts between two steps, before it takes up new work,
 	// so that a request sent together with an abort finds the room.
 	StepAborts bool `json:"step_aborts"`
@@ -193,6 +195,12 @@ type Capabilities struct {
 	// Fatal: running out of KV ends every running request (llama-server with a
 	// unified pool), so the pool must never be over-committed.
 	Fatal bool `json:"kv_exhaustion_fatal"`
+}
+
+// Continues tells whether an attempt at a request of the API can be continued from
+// its token ids.
+func (c *Capabilities) Continues(api wire.API) bool {
+	return c.TokenIDs && (api == wire.Completions || api == wire.Chat && c.ChatTokenIDs)
 }
 
 // Model is one entry of the engine's model list.

@@ -102,8 +102,9 @@ func (a *attempt) run(ctx context.Context) {
 	}
 	caps := &p.engines[a.admit.Engine].caps
 	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
-	ids, window := p.engines[a.admit.Engine].ids, contextOf(caps, model)
-	same := caps.TokenIDs && model == r.model
+	window := contextOf(caps, model)
+	same := caps.Continues(a.call.Request.API) && model == r.model
+	able := same && !p.engines[a.admit.Engine].unable[a.call.Request.API]
 	tells := caps.TellsStart
 	a.longest = longest(caps)
 	p.mu.Unlock()
@@ -130,7 +131,7 @@ func (a *attempt) run(ctx context.Context) {
 	if ordered {
 		proj.HasPriority, proj.Priority = true, eng.Priority[r.class]
 	}
-	api, body, err := a.body(proj, same && ids != unable, window)
+	api, body, err := a.body(proj, able, window)
 	if err != nil {
 		a.failed(wire.Internal())
 		p.cfg.Log.Error("projection failed", "request", a.call.ID, "err", err)
@@ -380,12 +381,9 @@ func (a *attempt) prove(piece *wire.Piece, ahead bool) bool {
 	p, r, able := a.pool, a.record, a.stitch.Able()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case !able || a.stitch.Loose() > mostAhead:
-		p.returnedLocked(a.admit.Engine, unable)
-	case piece.Text:
-		p.returnedLocked(a.admit.Engine, seen)
-		a.proven = true
+	a.proven = a.proven || piece.Text && able
+	if !able || a.stitch.Loose() > mostAhead {
+		p.unableLocked(a.admit.Engine, a.call.Request.API)
 	}
 	// It starts over if it can, as if no ids had been asked for.
 	lost := !able && a.before == 0 && (r.whole || !a.call.Request.Stream)

@@ -98,7 +98,7 @@ func (p *Pool) discover(ctx context.Context, i int) admission.State {
 	defer p.mu.Unlock()
 	s := &p.engines[i]
 	same := s.known && sameCapacity(&s.caps, &caps)
-	s.known, s.caps, s.ids, s.misread = true, caps, unseen, 0
+	s.known, s.caps, s.unable, s.misread = true, caps, nil, 0
 	if same && s.taken {
 		return admission.Ready
 	}
@@ -115,7 +115,7 @@ func (p *Pool) discover(ctx context.Context, i int) admission.State {
 
 func sameCapacity(a, b *engine.Capabilities) bool {
 	return a.Slots == b.Slots && a.KVTokens == b.KVTokens && a.BlockSize == b.BlockSize && a.MaxContext == b.MaxContext &&
-		a.Priority == b.Priority && a.Fatal == b.Fatal && a.PrefixCache == b.PrefixCache && a.TokenIDs == b.TokenIDs
+		a.Priority == b.Priority && a.Fatal == b.Fatal && a.PrefixCache == b.PrefixCache && a.TokenIDs == b.TokenIDs && a.ChatTokenIDs == b.ChatTokenIDs
 }
 
 // takeLocked makes a table that has engine i as it is now, with every other one

@@ -60,20 +60,14 @@ type engineState struct {
 	state admission.State
 	since time.Time // of the first of a row of samples that did not come in time
 	told  bool      // its first state has been logged
-	ids   returns
+	// unable: an answer came without the ids it was asked for, or with what can't be
+	// continued. Until then the engine is believed: an attempt of which it turns out
+	// not to be so is not ended any more.
+	unable map[wire.API]bool
 
 	prefills prefills // where it does not tell when it begins
 	misread  int      // prompts in a row that it made other ids of than it had said
 }
-
-// returns is what is known of the token ids that an engine returns.
-type returns uint8
-
-const (
-	unseen returns = iota
-	seen           // an answer came with them
-	unable         // one came without, or with what can't be continued
-)
 
 // record is one request's place in the pool.
 type record struct {
@@ -444,39 +438,39 @@ func contextOf(caps *engine.Capabilities, id string) int {
 }
 
 // resumesLocked tells whether an answer of a class can be continued on every
-// engine of the pool, whichever gets it, by what name they know the model, and
-// whether they were all seen to return what it takes. Attempts of a class from
-// which nothing is reclaimed need not.
-func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model string, resumes, proven bool) {
+// engine of the pool, whichever gets it, and by what name they know the model.
+// Attempts of a class from which nothing is reclaimed need not.
+func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model string, resumes bool) {
 	if !req.Resumable() || p.table.Classes[class].Mode == admission.Attrition {
-		return "", false, false
+		return "", false
 	}
-	proven = true
 	for i := range p.engines {
 		s := &p.engines[i]
 		name := upstreamModel(&s.caps, req.Model)
 		if i == 0 {
 			model = name
 		}
-		if !s.known || !s.caps.TokenIDs || s.ids == unable || name != model ||
+		if !s.known || !s.caps.Continues(req.API) || s.unable[req.API] || name != model ||
 			!req.Declared && contextOf(&s.caps, name) == 0 {
-			return "", false, false
+			return "", false
 		}
-		proven = proven && s.ids == seen
 	}
-	return model, true, proven
+	return model, true
 }
 
-// returnedLocked notes what an engine was seen to return. What it once did not, it
-// is not asked for again until it comes back as another.
-func (p *Pool) returnedLocked(e admission.Engine, what returns) {
+// unableLocked notes that an engine did not return what a continuation takes. It is
+// not asked for that again until it comes back as another.
+func (p *Pool) unableLocked(e admission.Engine, api wire.API) {
 	s := &p.engines[e]
-	if what > s.ids {
-		s.ids = what
-		if what == unable {
-			p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted", "pool", p.cfg.Name, "engine", p.cfg.Engines[e].Name)
-		}
+	if s.unable[api] {
+		return
 	}
+	if s.unable == nil {
+		s.unable = map[wire.API]bool{}
+	}
+	s.unable[api] = true
+	p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted",
+		"pool", p.cfg.Name, "engine", p.cfg.Engines[e].Name, "api", api.String())
 }
 
 // upstreamModel is the name by which an engine knows a model of the pool: the

@@ -238,7 +238,8 @@ func TestRecallIsTold(t *testing.T) {
 // made room for.
 func TestReclaimIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t, options{classes: lender()})
+		no := false
+		g := newRig(t, options{classes: lender(), configure: func(c *engine.Config) { c.Capabilities.TokenIDs = &no }})
 		c, _ := answering(g, "batch", true)
 		recalled(g)
 		g.wantCode(c, wire.CodeLoanEnded)

@@ -114,11 +114,10 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	if req.Declared {
 		out = int32(min(req.MaxTokens, 1<<30))
 	}
-	// What a client of a stream has seen can't be taken back: it must be certain
-	// that the answer can be continued. Of any other nothing is seen before its end.
-	var proven bool
-	r.model, r.resumable, proven = p.resumesLocked(class, req)
-	r.whole = req.Stream && !proven
+	// What a client of a stream has seen can't be taken back: the answer must be one
+	// that can be continued. Of any other nothing is seen before its end.
+	r.model, r.resumable = p.resumesLocked(class, req)
+	r.whole = req.Stream && !r.resumable
 	flags := uint8(0)
 	if r.whole {
 		flags = admission.FlagWhole

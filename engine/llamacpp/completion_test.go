@@ -349,23 +349,23 @@ func TestTokenIDsAreACapability(t *testing.T) {
 		name, path string
 		status     int
 		body       string
-		want       bool
+		want, chat bool
 	}{
-		{"all there is", "/none", 200, "", true},
-		{"plain template", "/props", 200, props("{{ messages }}"), true},
-		{"reasoning", "/props", 200, props("{{ '<Think>' }}"), false},
-		{"channels", "/props", 200, props("<|channel|>final"), false},
-		{"no template", "/props", 200, `{}`, false},
-		{"no props", "/props", 404, ``, false},
-		{"no route for templates", "/apply-template", 404, `{}`, false},
-		{"templates that are not told", "/apply-template", 200, `{}`, false},
-		{"no tokenizer", "/tokenize", 501, ``, false},
-		{"tokens without pieces", "/tokenize", 200, `{"tokens":[1,2]}`, false},
+		{"all there is", "/none", 200, "", true, true},
+		{"plain template", "/props", 200, props("{{ messages }}"), true, true},
+		{"reasoning", "/props", 200, props("{{ '<Think>' }}"), true, false},
+		{"channels", "/props", 200, props("<|channel|>final"), true, false},
+		{"no template", "/props", 200, `{}`, true, false},
+		{"no props", "/props", 404, ``, true, false},
+		{"no route for templates", "/apply-template", 404, `{}`, false, false},
+		{"templates that are not told", "/apply-template", 200, `{}`, false, false},
+		{"no tokenizer", "/tokenize", 501, ``, false, false},
+		{"tokens without pieces", "/tokenize", 200, `{"tokens":[1,2]}`, false, false},
 	} {
 		e, a := start(t, enginetest.Options{})
 		e.Answer(c.path, c.status, c.body)
-		if got, err := a.Capabilities(t.Context()); err != nil || got.TokenIDs != c.want {
-			t.Errorf("%s: %t, %v", c.name, got.TokenIDs, err)
+		if got, err := a.Capabilities(t.Context()); err != nil || got.TokenIDs != c.want || got.ChatTokenIDs != c.chat {
+			t.Errorf("%s: %t, of chats %t, %v", c.name, got.TokenIDs, got.ChatTokenIDs, err)
 		}
 	}
 }

@@ -197,9 +197,11 @@ func (a *Adapter) Capabilities(ctx context.Context) (engine.Capabilities, error)
 	}
 	p := gjson.ParseBytes(body)
 	c.Version = p.Get("build_info").String()
-	if c.TokenIDs, err = a.continues(ctx, p); err != nil {
+	if c.TokenIDs, err = a.tells(ctx); err != nil {
 		return engine.Capabilities{}, fmt.Errorf("capabilities: %w", err)
 	}
+	template := p.Get("chat_template")
+	c.ChatTokenIDs = c.TokenIDs && template.Type == gjson.String && plain(template.String())
 	if s.total == 0 {
 		s.total = max(0, upstream.Number(p.Get("total_slots")))
 		s.context = max(0, upstream.Number(p.Get("default_generation_settings.n_ctx")))

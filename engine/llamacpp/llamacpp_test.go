@@ -120,7 +120,7 @@ func TestCapabilities(t *testing.T) {
 	e, a := start(t, enginetest.Options{})
 	want := engine.Capabilities{
 		Kind: engine.LlamaCpp, Version: "b10573-test", Models: []engine.Model{{ID: "test-model", MaxContext: 4096}},
-		Slots: 4, KVTokens: 4096, BlockSize: 1, MaxContext: 4096, PrefixCache: true, TokenIDs: true, TellsStart: true, Fatal: true,
+		Slots: 4, KVTokens: 4096, BlockSize: 1, MaxContext: 4096, PrefixCache: true, TokenIDs: true, ChatTokenIDs: true, TellsStart: true, Fatal: true,
 	}
 	got, err := a.Capabilities(t.Context())
 	if d := cmp.Diff(want, got); d != "" || err != nil {
@@ -135,7 +135,7 @@ func TestCapabilities(t *testing.T) {
 	// With neither there is only the model list.
 	e.Answer("/props", 404, "")
 	got, err = a.Capabilities(t.Context())
-	want.Slots, want.KVTokens, want.Fatal, want.TokenIDs, want.Version = 0, 0, false, false, ""
+	want.Slots, want.KVTokens, want.Fatal, want.ChatTokenIDs, want.Version = 0, 0, false, false, ""
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Error(d, err)
 	}

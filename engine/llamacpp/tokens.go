@@ -160,14 +160,9 @@ func plain(template string) bool {
 	return true
 }
 
-// continues tells whether the engine has what an attempt with token ids takes. The
-// youngest of it is /apply-template (January 2025), so that what is older need not
-// be tried.
-func (a *Adapter) continues(ctx context.Context, props gjson.Result) (bool, error) {
-	template := props.Get("chat_template")
-	if template.Type != gjson.String || !plain(template.String()) {
-		return false, nil
-	}
+// tells whether the engine has what an attempt with token ids takes. The youngest of
+// it is /apply-template (January 2025), so that what is older need not be tried.
+func (a *Adapter) tells(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.native.cfg.ScrapeTimeout)
 	defer cancel()
 	_, err := a.Tokens(ctx, wire.Chat, []byte(`{"messages":[{"role":"user","content":"a"}]}`))
