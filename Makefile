@@ -16,7 +16,7 @@ WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELLS = ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/...
 
-.PHONY: run build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live soak clean
+.PHONY: run build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale soak clean
 
 run: build
 	./bin/headgate serve --demo
@@ -71,6 +71,15 @@ bench-live: build
 	./bin/headgate bench burst --seeds 1-20
 	./bin/headgate bench noharm --seeds 1-24
 	./bin/headgate bench storm --seeds 1-3
+
+# They exit with 3 if a bar is not met. The limit of open files bounds the second.
+bench-overhead: build
+	go build -o bin/overhead ./gateway/overhead
+	./bin/overhead cost -output bin/overhead.json
+
+bench-scale: build
+	go build -o bin/overhead ./gateway/overhead
+	./bin/overhead scale -output bin/scale.json
 
 soak: setup
 	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=20000 | $(TESTLOG)

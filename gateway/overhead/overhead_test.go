@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The test binary plays the roles too.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && (os.Args[1] == roleUpstream || os.Args[1] == roleProxy) {
+		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	dir, err := os.MkdirTemp("", "overhead")
+	if err != nil {
+		panic(err)
+	}
+	program = filepath.Join(dir, "headgate")
+	rc := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(rc)
+}
+
+var program string // where the program to measure is built
+
+var build = sync.OnceValues(func() ([]byte, error) {
+	return exec.Command("go", "build", "-o", program, "headgate/cmd/headgate").CombinedOutput()
+})
+
+// ran runs it small and returns its report. Whether bars are met says nothing
+// here, but each has to be held.
+func ran(t *testing.T, args ...string) *report {
+	t.Helper()
+	if out, err := build(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	file := filepath.Join(t.TempDir(), "report.json")
+	var out, errs strings.Builder
+	if rc := run(append(args, "-headgate", program, "-output", file), &out, &errs); rc != 0 && rc != 3 {
+		t.Fatalf("exit %d: %s", rc, errs.String())
+	}
+	doc, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := new(report)
+	if err := json.Unmarshal(doc, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range r.Bars {
+		if !strings.Contains(out.String(), b.Name) {
+			t.Errorf("the table lacks the bar %q", b.Name)
+		}
+	}
+	return r
+}
+
+func names(r *report) (all []string) {
+	for _, b := range r.Bars {
+		all = append(all, b.Name)
+	}
+	return all
+}
+
+func TestCost(t *testing.T) {
+	profiles := t.TempDir()
+	r := ran(t, "cost", "-reps", "1", "-each", "200ms", "-samples", "3", "-profile", profiles)
+	want := []string{
+		"few events: CPU a request", "many events: CPU a request", "fit: CPU a request", "fit: CPU an event",
+		"first byte, more than direct (paired)", "first byte, more than the proxy (paired)", "many events: gap p50", "many events: gap p99",
+	}
+	if d := cmp.Diff(want, names(r)); d != "" {
+		t.Error(d)
+	}
+	for _, arm := range rotated(0) {
+		for _, w := range []*workload{&few, &many} {
+			if v := r.median(w.gap(50), arm); v <= 0 {
+				t.Errorf("%s: the median gap of %q is %g ms", arm, w.name, v)
+			}
+		}
+		if arm != direct && r.median(few.allocations(), arm) < 1 {
+			t.Errorf("%s: no allocations", arm)
+		}
+	}
+	for _, name := range []string{"cpu-few events.pprof", "cpu-many events.pprof", "cpu-burst.pprof", "allocs.pprof"} {
+		if info, err := os.Stat(filepath.Join(profiles, name)); err != nil || info.Size() == 0 {
+			t.Errorf("profile %s: %v", name, err)
+		}
+	}
+}
+
+func TestScale(t *testing.T) {
+	r := ran(t, "scale", "-streaming", "20", "-waiting", "40", "-seconds", "1")
+	want := []string{
+		"a stream: memory in use after a collection", "a stream: resident memory under load",
+		"a waiting request: memory in use, beside the proxy's stream", "left when all are gone, of its memory",
+	}
+	if d := cmp.Diff(want, names(r)); d != "" {
+		t.Error(d)
+	}
+	// Every stream gets one event a second, whoever waits.
+	for _, arm := range []string{proxy, headgate} {
+		if v := r.median(eventsAndSecond, arm); v < 1 {
+			t.Errorf("%s: %g events a second", arm, v)
+		}
+	}
+}
+
+// TestRefusesTooFew: an answer that lacks events is no measurement.
+func TestRefusesTooFew(t *testing.T) {
+	up, err := startRole(roleUpstream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.stop()
+	for _, c := range []struct {
+		sent, wanted int
+		ok           bool
+	}{{3, 3, true}, {3, 4, false}, {4, 3, false}} {
+		s, err := dial(up.Listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		if err := s.send(body(c.sent, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.receive(c.wanted, func(_, _ time.Time) {}); (err == nil) != c.ok {
+			t.Errorf("%d events, %d wanted: %v", c.sent, c.wanted, err)
+		}
+	}
+}
+
+func TestFit(t *testing.T) {
+	r := new(report)
+	for _, w := range []*workload{&few, &many} {
+		r.add(w.cpu(), headgate, "us", 300+7*float64(w.events))
+		r.add(w.cpu(), proxy, "us", 200+5*float64(w.events))
+	}
+	r.fit()
+	r.costBars()
+	var got []bar
+	for _, b := range r.Bars[:4] {
+		b.Limit, b.Measured = float64(int(b.Limit+0.5)), float64(int(b.Measured+0.5))
+		got = append(got, b)
+	}
+	want := []bar{
+		{"few events: CPU a request", "us", 308, 328, false},    // 220 + 80 + 2 x 4
+		{"many events: CPU a request", "us", 1680, 1700, false}, // 1200 + 80 + 2 x 200
+		{"fit: CPU a request", "us", 280, 300, false},           // 200 + 80
+		{"fit: CPU an event", "us", 7, 7, true},                 // 5 + 2
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	for _, c := range []struct {
+		values  []float64
+		percent int
+		want    float64
+	}{{nil, 50, 0}, {[]float64{3}, 99, 3}, {[]float64{4, 1, 3, 2}, 50, 2}, {[]float64{4, 1, 3, 2}, 99, 4}} {
+		if got := quantile(slices.Clone(c.values), c.percent); got != c.want {
+			t.Errorf("quantile(%v, %d) = %g, want %g", c.values, c.percent, got, c.want)
+		}
+	}
+}
+
+func TestRotation(t *testing.T) {
+	first := map[string]bool{}
+	for rep := range 3 {
+		first[rotated(rep)[0]] = true
+	}
+	if len(first) != 3 {
+		t.Errorf("of three repetitions the first arm is one of %v", first)
+	}
+}
