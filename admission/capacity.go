@@ -485,6 +485,9 @@ func (c *Core) progress(ev *Event) {
 	en := &c.engines[h.engine]
 	cl := &c.classes[h.class]
 	h.out = max(h.out, ev.Out)
+	if ev.Flags&FlagWhole != 0 {
+		h.whole, c.requests[h.req.Slot()].whole = true, true
+	}
 	first := h.first == 0 && h.out > 0
 	if first {
 		h.first, h.firstOut = max(c.now, 1), h.out

@@ -608,6 +608,8 @@ func (c *Core) ended(ev *Event) {
 	q.interrupted = q.interrupted || onward
 	switch {
 	case h.piece == 0 && ev.Flags&FlagKept != 0:
+		// What goes on is measured by what the engine said, not by the estimate.
+		q.prompt = max(h.prompt-q.kept, 1)
 		q.kept += h.out / h.n
 	case warmed:
 		q.cached, q.home = h.piece, h.engine

@@ -95,7 +95,8 @@ const (
 const Undeclared = -1
 
 // FlagWhole, of an Offer: once something of the answer is there, the request can
-// be neither resumed nor started again unseen.
+// be neither resumed nor started again unseen. Of a Progress: so it is now, as it
+// turned out.
 const FlagWhole = 1
 
 // FlagUnsplit, of an Offer and of the Ended of a piece that failed: the beginning

@@ -186,6 +186,9 @@ type Capabilities struct {
 	TokenIDs bool `json:"token_ids"`
 	// ChatTokenIDs: so can attempts at a chat, and not at completions alone.
 	ChatTokenIDs bool `json:"chat_token_ids"`
+	// MinTokens: it knows min_tokens and include_stop_str_in_output, so that what the
+	// gateway makes of them is what it would.
+	MinTokens bool `json:"min_tokens"`
 	// StepAborts: it acts on aborts between two steps, before it takes up new work,
 	// so that a request sent together with an abort finds the room.
 	StepAborts bool `json:"step_aborts"`

@@ -54,6 +54,7 @@ type attempt struct {
 	whole  *wire.Assembler
 	waits  [][]byte // events that are held back until the next text
 	proven bool     // the engine has been seen to return what a continuation takes
+	missed bool     // or not to
 	bound  bool     // it goes on to its end whatever the core asks for
 	ahead  bool     // the client is being given more than what is kept: it is not ended now
 	cancel context.CancelCauseFunc
@@ -105,7 +106,7 @@ func (a *attempt) run(ctx context.Context) {
 	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
 	window := contextOf(caps, model)
 	same := caps.Continues(a.call.Request.API) && model == r.model
-	able := same && !p.engines[a.admit.Engine].unable[a.call.Request.API]
+	able := same && !p.unableLocked(int(a.admit.Engine), a.call.Request.API)
 	tells := caps.TellsStart
 	a.longest = longest(caps)
 	p.mu.Unlock()
@@ -145,7 +146,7 @@ func (a *attempt) run(ctx context.Context) {
 	defer stop()
 	s, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
 		API: api, Body: body, ID: attemptID(a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
-		Interruptible: a.admit.Loan, TokenIDs: a.stitch != nil,
+		Interruptible: a.admit.Loan || a.stitch != nil, TokenIDs: a.stitch != nil,
 	})
 	if err != nil {
 		a.undispatched(ctx, err)
@@ -164,9 +165,9 @@ func (a *attempt) run(ctx context.Context) {
 func (a *attempt) body(proj wire.Projection, able bool, window int) (wire.API, []byte, error) {
 	r, req := a.record, a.call.Request
 	if a.stitch != nil {
-		return wire.Completions, a.stitch.Continue(proj), nil
+		return wire.Completions, a.stitch.Continue(proj, window), nil
 	}
-	if r.resumable && able && a.admit.Loan {
+	if r.resumable && able {
 		most := proj.MaxTokens
 		if req.Declared && (most == 0 || req.MaxTokens < most) {
 			most = req.MaxTokens
@@ -201,12 +202,22 @@ func (a *attempt) undispatched(ctx context.Context, err error) {
 		a.flags = admission.FlagUntouched
 		a.failed(wire.Internal())
 		a.pool.cfg.Log.Error("no connection to the engine: this process or machine has run out", "request", a.call.ID, "err", err)
+	case !gone(err):
+		a.failed(wire.UpstreamError("the engine can't be asked"))
+		a.pool.cfg.Log.Error("a request was not sent", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
 	default:
 		a.flags = admission.FlagUntouched
 		a.cause = admission.CauseUnreachable
 		a.err = wire.EngineUnavailable(0)
 		a.pool.cfg.Log.Warn("engine unreachable", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
 	}
+}
+
+// gone tells that nobody was reached, and not that the adapter has made nothing of the
+// request.
+func gone(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // exhausted tells that a connection failed for want of something local.
@@ -356,7 +367,7 @@ const mostAhead = 64
 // is made of it. It is false if the core has asked for the attempt's end and the
 // event must not come to the client any more.
 func (a *attempt) keep(piece *wire.Piece) bool {
-	if a.bound || !piece.Last && !piece.Text {
+	if a.bound || !piece.Last && !piece.Text && a.stitch.Loose() <= mostAhead {
 		return true
 	}
 	r := a.record
@@ -382,16 +393,23 @@ func (a *attempt) prove(piece *wire.Piece, ahead bool) bool {
 	p, r, able := a.pool, a.record, a.stitch.Able()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a.proven = a.proven || piece.Text && able
-	if !able || a.stitch.Loose() > mostAhead {
-		p.unableLocked(a.admit.Engine, a.call.Request.API)
+	switch {
+	case a.stitch.Bare() || able && a.stitch.Loose() > mostAhead:
+		if !a.missed {
+			a.missed = true
+			p.missedLocked(a.admit.Engine, a.call.Request.API)
+		}
+	case piece.Text && able:
+		a.proven = true
+		delete(p.engines[a.admit.Engine].missed, a.call.Request.API)
 	}
+	r.resumable = r.resumable && able
 	// It starts over if it can, as if no ids had been asked for.
 	lost := !able && a.before == 0 && (r.whole || !a.call.Request.Stream)
 	switch {
 	case !lost && (piece.Last || ahead) && !a.ahead && r.reclaimed:
 		return false
-	case !lost && piece.Last:
+	case !lost && (piece.Last || a.call.Request.Stream && a.stitch.Loose() > mostAhead):
 		// The core waits for the little that is left or, where the engine can't
 		// do what was believed of it, for the whole.
 		a.bound, r.cancel = true, nil
@@ -505,9 +523,15 @@ func (a *attempt) show() bool {
 	if a.record.reclaimed {
 		return false
 	}
-	if a.told == 0 {
-		a.told = 1
-		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: 1})
+	// A stream that was believed to be one that can be continued, and is none.
+	lost := a.stitch == nil && !a.record.whole && a.call.Request.Stream
+	if a.told == 0 || lost {
+		e := admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(max(a.told, 1))}
+		if lost {
+			a.record.whole, e.Flags = true, admission.FlagWhole
+		}
+		a.told = int(e.Out)
+		p.stepLocked(&e)
 	}
 	a.shown = true
 	return !a.record.reclaimed
@@ -682,6 +706,9 @@ func (a *attempt) tell() (again bool) {
 	})
 	if a.cause == admission.CauseUnreachable {
 		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
+	}
+	if a.prompt == 0 && a.stitch != nil && a.stitch.PromptTokens() > 0 {
+		a.prompt = a.stitch.PromptTokens() + a.before // of one that was cut there is no usage
 	}
 	if a.prompt > 0 {
 		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt-a.before)

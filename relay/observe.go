@@ -118,7 +118,7 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 		return admission.Down
 	}
 	same := s.known && sameCapacity(&s.caps, &caps)
-	s.known, s.caps, s.unable, s.misread = true, caps, nil, 0
+	s.known, s.caps, s.missed, s.misread = true, caps, nil, 0
 	if same && s.taken {
 		return admission.Ready
 	}

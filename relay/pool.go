@@ -65,10 +65,10 @@ type engineState struct {
 	told  bool      // its first state has been logged
 	turn  int       // how often it was removed; who follows it stops at the next
 	stop  func()    // ends who follows it
-	// unable: an answer came without the ids it was asked for, or with what can't be
-	// continued. Until then the engine is believed: an attempt of which it turns out
-	// not to be so is not ended any more.
-	unable map[wire.API]bool
+	// missed answers in a row, without the ids that were asked for. Until there are
+	// several the engine is believed: an attempt of which it turns out not to be so is
+	// not ended any more.
+	missed map[wire.API]int
 
 	prefills prefills // where it does not tell when it begins
 	misread  int      // prompts in a row that it made other ids of than it had said
@@ -464,7 +464,7 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 		if model == "" {
 			model = name
 		}
-		if !s.known || !s.caps.Continues(req.API) || s.unable[req.API] || name != model ||
+		if !s.known || !s.caps.Continues(req.API) || req.Minds() && !s.caps.MinTokens || p.unableLocked(i, req.API) || name != model ||
 			!req.Declared && contextOf(&s.caps, name) == 0 {
 			return "", false
 		}
@@ -472,20 +472,25 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 	return model, model != ""
 }
 
-// unableLocked notes that an engine did not return what a continuation takes. It is
-// not asked for that again until it comes back as another.
-func (p *Pool) unableLocked(e admission.Engine, api wire.API) {
+// mostMissed is for how many answers in a row an engine may fail to return what a
+// continuation takes. Each of them is bound to its attempt.
+const mostMissed = 3
+
+// missedLocked notes that an engine did not return what a continuation takes. After
+// several in a row it is not asked for that again until it comes back as another.
+func (p *Pool) missedLocked(e admission.Engine, api wire.API) {
 	s := &p.engines[e]
-	if s.unable[api] {
-		return
+	if s.missed == nil {
+		s.missed = map[wire.API]int{}
 	}
-	if s.unable == nil {
-		s.unable = map[wire.API]bool{}
+	if s.missed[api]++; s.missed[api] == mostMissed {
+		p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted",
+			"pool", p.cfg.Name, "engine", p.live().Engines[e].Name, "api", api.String())
 	}
-	s.unable[api] = true
-	p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted",
-		"pool", p.cfg.Name, "engine", p.live().Engines[e].Name, "api", api.String())
 }
+
+// unableLocked tells whether an engine has been seen not to return it.
+func (p *Pool) unableLocked(i int, api wire.API) bool { return p.engines[i].missed[api] >= mostMissed }
 
 // upstreamModel is the name by which an engine knows a model of the pool: the
 // same if it lists it, else its first.

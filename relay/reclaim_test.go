@@ -213,10 +213,10 @@ func TestOpeningIsHeldBackOnce(t *testing.T) {
 func TestReclaimsUnderLoad(t *testing.T) {
 	const slots, callers = 4, 150
 	synctest.Test(t, func(t *testing.T) {
-		yes := true
+		yes, no := true, false
 		g := newRig(t, options{
 			engines: []enginetest.Options{{Kind: engine.VLLM, Slots: slots}}, classes: reclaimer(slots),
-			configure: func(c *engine.Config) { c.Capabilities.Priority = &yes },
+			configure: func(c *engine.Config) { c.Capabilities.Priority, c.Capabilities.TokenIDs = &yes, &no },
 		})
 		paced(g)
 		e := g.engines[0]

@@ -84,6 +84,8 @@ func (a *attempt) runPiece(ctx context.Context) {
 		a.unsplit(wire.UpstreamError("the prompt can't be computed in parts"))
 		return
 	}
+	stop := a.watch(ctx, cancel)
+	defer stop()
 	ids, most, err := a.promptIDs(ctx, model)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -108,8 +110,6 @@ func (a *attempt) runPiece(ctx context.Context) {
 	proj := wire.Projection{Model: model, HasPriority: ordered, Priority: eng.Priority[r.class]}
 	a.dispatched = time.Now()
 	p.log(r, &journal.Event{Kind: journal.Dispatched, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, PieceTokens: int64(n)})
-	stop := a.watch(ctx, cancel)
-	defer stop()
 	stream, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
 		API: wire.Completions, Body: a.call.Request.Piece(proj, ids[:n]), ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: true, N: 1, Interruptible: true,
 	})
@@ -141,7 +141,7 @@ func (a *attempt) promptIDs(ctx context.Context, model string) (ids []int32, mos
 	if r.kept != nil {
 		// An answer that goes on has them all.
 		var going struct{ Prompt []int32 }
-		if err := json.Unmarshal(r.kept.Continue(wire.Projection{}), &going); err != nil {
+		if err := json.Unmarshal(r.kept.Continue(wire.Projection{}, 0), &going); err != nil {
 			return nil, 0, err
 		}
 		return going.Prompt, int(r.prompt) + r.kept.Before(), nil

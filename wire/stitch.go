@@ -92,6 +92,7 @@ type Stitch struct {
 	before       int // tokens that were kept of earlier attempts
 	again        bool
 	broken       bool
+	bare         bool // a text came without ids
 	out          []byte
 	stops        *stops // nil: there are none
 }
@@ -210,7 +211,7 @@ func (s *Stitch) Add(data []byte) (Piece, error) {
 		return Piece{}, fmt.Errorf("a chunk is not JSON: %w", sc.err)
 	}
 	if p.Text && (s.tail.n == told || s.promptTokens == 0) {
-		s.broken = true // the engine returns no ids
+		s.broken, s.bare = true, true
 	}
 	s.out = append(b, '}')
 	p.Data, p.Sure = s.out, p.Text && s.tail.n == told+1
@@ -227,6 +228,16 @@ func (s *Stitch) limit() int {
 		return s.most
 	}
 	return s.window - s.promptTokens
+}
+
+// left is how many tokens may still come, on an engine whose context may be another
+// than that of the first.
+func (s *Stitch) left(window int) int {
+	left := s.limit() - s.kept.n
+	if window > 0 {
+		left = min(left, window-s.promptTokens-s.kept.n)
+	}
+	return max(left, 1)
 }
 
 func (s *Stitch) promptIDs(v []byte) {
@@ -390,6 +401,10 @@ func (s *Stitch) Loose() int { return s.tail.n }
 // nothing but text.
 func (s *Stitch) Able() bool { return !s.broken }
 
+// Bare tells whether the engine gave a text without the ids it was asked for, which
+// is no matter of this answer alone.
+func (s *Stitch) Bare() bool { return s.bare }
+
 // PromptTokens is the length of the prompt; 0 if the engine hasn't told.
 func (s *Stitch) PromptTokens() int { return s.promptTokens }
 
@@ -414,9 +429,10 @@ func (s *Stitch) Usage() []byte {
 		s.promptTokens, s.promptTokens+n, n)
 }
 
-// Continue returns the body of a completion that goes on from what is kept. Of p
-// the limit is not used: the first attempt's was for the whole.
-func (s *Stitch) Continue(p Projection) []byte {
+// Continue returns the body of a completion that goes on from what is kept, on an
+// engine with a context of window tokens; 0 is not known. Of p the limit is not used:
+// the first attempt's was for the whole.
+func (s *Stitch) Continue(p Projection, window int) []byte {
 	r := s.req
 	model := p.Model
 	if model == "" {
@@ -426,7 +442,7 @@ func (s *Stitch) Continue(p Projection) []byte {
 	b = appendString(append(b, `{"model":`...), model)
 	b = append(append(b, `,"prompt":[`...), s.prompt...)
 	b = append(append(append(b, ','), s.kept.text...), ']')
-	b = strconv.AppendInt(append(b, `,"max_tokens":`...), int64(s.limit()-s.kept.n), 10)
+	b = strconv.AppendInt(append(b, `,"max_tokens":`...), int64(s.left(window)), 10)
 	sc := scanner{b: r.Body}
 	sc.peek()
 	for sc.open(); ; {

@@ -111,7 +111,7 @@ func stitched(t testing.TB, r *Request, first, second string) (a, b Piece, ea, e
 	a.Data = append([]byte(nil), a.Data...)
 	s.Keep()
 	if s.Cut() && ea == nil {
-		if body := s.Continue(Projection{}); !json.Valid(body) {
+		if body := s.Continue(Projection{}, 0); !json.Valid(body) {
 			t.Errorf("after %s: the continuation is no JSON: %s", first, body)
 		}
 	}

@@ -82,6 +82,10 @@ type Request struct {
 // for the rest of an answer as for the whole.
 func (r *Request) Resumable() bool { return !r.fixed }
 
+// Minds tells whether the request has min_tokens or include_stop_str_in_output, which
+// not every engine knows.
+func (r *Request) Minds() bool { return r.minTokens > 0 || r.includeStop }
+
 // Content is the measured prompt, from which its token count is estimated.
 type Content struct {
 	Bytes    [NumKinds]int // bytes of text by kind

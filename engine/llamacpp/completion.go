@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
@@ -23,9 +26,11 @@ import (
 // An attempt with token ids runs on /completion, the only route that streams them.
 // The OpenAI routes lead to the same code: they apply the chat template, and hand
 // the rest of the request on as it is. So what they would do with a field is done
-// with it here, which is nothing for some of OpenAI's and of vLLM's (min_tokens,
-// repetition_penalty, stop_token_ids): an answer does not depend on whether it may
-// be interrupted.
+// with it here, which is nothing for some of OpenAI's and of vLLM's
+// (repetition_penalty, stop_token_ids): an answer does not depend on whether it may
+// be interrupted. Stop strings are looked for by the gateway, which knows
+// min_tokens and include_stop_str_in_output and this engine does not, so that a
+// request with one of them is not to come here.
 //
 // While a character is not complete the route sends no event, and the one that
 // completes it lists its last token only. The others are found by having the
@@ -36,6 +41,7 @@ import (
 var consumed = map[string]bool{
 	"model": true, "messages": true, "prompt": true, "stream": true, "stream_options": true, "return_token_ids": true,
 	"n": true, "best_of": true, "echo": true, "suffix": true, "logprobs": true, "top_logprobs": true, "stop": true,
+	"min_tokens": true, "include_stop_str_in_output": true,
 	"tools": true, "tool_choice": true, "functions": true, "parallel_tool_calls": true, "response_format": true,
 	"chat_template": true, "chat_template_kwargs": true, "add_generation_prompt": true, "continue_final_message": true,
 	"documents": true, "user": true, "metadata": true, "store": true, "service_tier": true, "priority": true,
@@ -107,11 +113,17 @@ func parseEvent(data []byte) (event, error) {
 	return e, nil
 }
 
-// dispatch sends an attempt with token ids.
+// dispatch sends an attempt with token ids. Where those of its prompt can't be had it
+// goes to its own route, of which the answer has none: the engine says there what is
+// wrong with a request, and is only left alone if it has gone.
 func (a *Adapter) dispatch(ctx context.Context, at *engine.Attempt) (engine.Stream, error) {
 	ids, err := a.Tokens(ctx, at.API, at.Body)
-	if err != nil {
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || upstream.State(err) == engine.Down:
 		return nil, fmt.Errorf("dispatch: %w", err)
+	default:
+		return a.Client.Dispatch(ctx, at)
 	}
 	res, err := a.native.stream(ctx, "/completion", at, completion(ids, at.Body), a.watch.Wait)
 	if err != nil {
@@ -152,7 +164,8 @@ type answer struct {
 
 	// Next's own.
 	opened bool
-	told   int      // tokens of output whose ids are known
+	told   int      // tokens of output that were told, with ids or without
+	lost   bool     // text was told without ids: nobody goes on from it, and no others are looked for
 	queue  []string // data of events that are due
 
 	mu     sync.Mutex
@@ -253,20 +266,19 @@ func (s *answer) take(data []byte) error {
 }
 
 // text tells a text with its ids. Those that were not listed come before it and by
-// themselves, since the text is all there with the last of them.
+// themselves, since the text is all there with the last of them. If they can't be
+// found it is told without any, so that nobody goes on from what is not known.
 func (s *answer) text(e *event) error {
 	missing := e.predicted - s.told - len(e.ids)
 	s.told = max(s.told, e.predicted)
 	ids := e.ids
 	if missing > 0 && !e.stop {
-		whole := gjson.Parse(e.text).String()
-		tokens, err := s.adapter.tokenize(s.ctx, whole, false)
+		found, err := s.find(e, missing)
 		if err != nil {
 			return err
 		}
-		found := ending(tokens, whole)
-		if len(found) == 0 {
-			// Without ids, so that nobody goes on from what is not known.
+		if found == nil {
+			s.lost = true
 			s.tell(fmt.Sprintf(`"text":%s,"finish_reason":null`, e.text))
 			return nil
 		}
@@ -277,6 +289,26 @@ func (s *answer) text(e *event) error {
 	}
 	s.tell(fmt.Sprintf(`"text":%s,"token_ids":%s,"finish_reason":null`, e.text, appendIDs(nil, ids)))
 	return nil
+}
+
+// find returns all ids of an event that lacks some of them; nil: they can't be
+// known. The error is that of the attempt's own end.
+func (s *answer) find(e *event, missing int) ([]int32, error) {
+	text := gjson.Parse(e.text).String()
+	// U+FFFD is shown for bytes that are no character, whatever they are.
+	if s.lost || strings.ContainsRune(text, utf8.RuneError) {
+		return nil, nil
+	}
+	tokens, err := s.adapter.tokenize(s.ctx, text, false)
+	if err != nil {
+		return nil, s.ctx.Err() // the answer goes on without them
+	}
+	// There is more than one way to cut a text, and the model is free in its choice.
+	found := ending(tokens, text)
+	if len(found) != missing+len(e.ids) || !slices.Equal(found[missing:], e.ids) {
+		return nil, nil
+	}
+	return found, nil
 }
 
 // ending returns the last tokens that stand for exactly the text: a tokenizer may

@@ -207,7 +207,7 @@ func TestCompletionIsContinued(t *testing.T) {
 		if !stitch.Cut() {
 			t.Fatal("it can't be continued")
 		}
-		s, call = begin(t, e, a, withIDs(wire.Completions, string(stitch.Continue(wire.Projection{}))))
+		s, call = begin(t, e, a, withIDs(wire.Completions, string(stitch.Continue(wire.Projection{}, 0))))
 		go all(call, cut)
 		read(s, -1)
 		if text != "aé日b𝄞." || usage != 12 {

@@ -25,7 +25,7 @@ const (
 	idleTimeout = 4 * time.Second
 )
 
-// native posts to the engine's own routes. What package upstream says of
+// native posts to the engine's own route for streams. What package upstream says of
 // connections holds for these too.
 type native struct {
 	cfg         engine.Config
@@ -109,30 +109,6 @@ func (n *native) request(ctx context.Context, path string, body []byte) (*http.R
 		req.Header.Set(n.cfg.APIKeyHeader, value)
 	}
 	return req, nil
-}
-
-// post asks for a small document. A refusal is a *engine.StatusError.
-func (n *native) post(ctx context.Context, path string, body []byte) ([]byte, error) {
-	req, err := n.request(ctx, path, body)
-	if err != nil {
-		return nil, err
-	}
-	res, err := n.pooled.RoundTrip(req)
-	if err != nil {
-		return nil, n.failure(ctx, path, err)
-	}
-	if res.StatusCode != http.StatusOK {
-		return nil, n.refusal(res)
-	}
-	defer func() { _ = res.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, int64(n.cfg.MaxAnswer)+1))
-	if err != nil {
-		return nil, n.failure(ctx, path, err)
-	}
-	if len(answer) > n.cfg.MaxAnswer {
-		return nil, unreadable(path, fmt.Errorf("longer than max_answer_bytes %d", n.cfg.MaxAnswer))
-	}
-	return answer, nil
 }
 
 func (n *native) failure(ctx context.Context, path string, err error) error {

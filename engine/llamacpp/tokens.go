@@ -23,19 +23,23 @@ type token struct {
 
 var _ engine.Tokenizer = (*Adapter)(nil)
 
+// errUntold is the error of an engine that is there and tells no token ids.
+var errUntold = errors.New("the engine tells no token ids")
+
 // Tokens implements engine.Tokenizer. It makes the ids the way the OpenAI routes
 // do: the chat template is applied by the engine, and special tokens are read in
-// what comes of it as in a client's own prompt.
+// what comes of it as in a client's own prompt. Each question is bounded by the
+// scrape timeout.
 func (a *Adapter) Tokens(ctx context.Context, api wire.API, body []byte) ([]int32, error) {
-	text := gjson.GetBytes(body, "prompt")
+	text := alone(gjson.GetBytes(body, "prompt"))
 	switch {
 	case api == wire.Chat:
-		answer, err := a.native.post(ctx, "/apply-template", body)
+		answer, err := a.ask(ctx, "/apply-template", body)
 		if err != nil {
 			return nil, err
 		}
 		if text = gjson.GetBytes(answer, "prompt"); !gjson.ValidBytes(answer) || text.Type != gjson.String {
-			return nil, unreadable("/apply-template", errors.New("want an object with a string prompt"))
+			return nil, fmt.Errorf("%w: post /apply-template: want an object with a string prompt", errUntold)
 		}
 	case api != wire.Completions:
 		return nil, fmt.Errorf("tokens: api %d: allowed are chat and completions", api)
@@ -59,6 +63,30 @@ func (a *Adapter) Tokens(ctx context.Context, api wire.API, body []byte) ([]int3
 	return ids, nil
 }
 
+// alone takes the only prompt out of a list of prompts.
+func alone(v gjson.Result) gjson.Result {
+	if !v.IsArray() {
+		return v
+	}
+	first := v.Get("0")
+	if (first.Type == gjson.String || first.IsArray()) && !v.Get("1").Exists() {
+		return first
+	}
+	return v
+}
+
+// ask posts a question and returns the answer. A refusal is an errUntold.
+func (a *Adapter) ask(ctx context.Context, path string, body []byte) ([]byte, error) {
+	reply, err := a.Post(ctx, path, body, a.native.cfg.MaxAnswer)
+	if err != nil {
+		return nil, err
+	}
+	if reply.Status != http.StatusOK {
+		return nil, fmt.Errorf("%w: post %s: status %d", errUntold, path, reply.Status)
+	}
+	return reply.Body, nil
+}
+
 // tokenize has the engine cut a text. A prompt begins with what the model wants a
 // text to begin with, and special tokens are read in it.
 func (a *Adapter) tokenize(ctx context.Context, text string, prompt bool) ([]token, error) {
@@ -71,22 +99,15 @@ func (a *Adapter) tokenize(ctx context.Context, text string, prompt bool) ([]tok
 	if err != nil {
 		return nil, err
 	}
-	answer, err := a.native.post(ctx, "/tokenize", body)
+	answer, err := a.ask(ctx, "/tokenize", body)
 	if err != nil {
 		return nil, err
 	}
 	tokens, err := parseTokens(answer)
 	if err != nil {
-		return nil, unreadable("/tokenize", err)
+		return nil, fmt.Errorf("%w: post /tokenize: %w", errUntold, err)
 	}
 	return tokens, nil
-}
-
-// unreadable is the error of a document that is none. The engine is there: it is
-// not to be taken for one that can't be reached.
-func unreadable(path string, err error) error {
-	body, _ := json.Marshal(map[string]any{"error": map[string]string{"message": fmt.Sprintf("unreadable answer of %s: %v", path, err)}})
-	return &engine.StatusError{Status: http.StatusBadGateway, Body: body}
 }
 
 // parseTokens reads an answer of /tokenize with pieces: strings, or arrays of
@@ -163,11 +184,8 @@ func plain(template string) bool {
 // tells whether the engine has what an attempt with token ids takes. The youngest of
 // it is /apply-template (January 2025), so that what is older need not be tried.
 func (a *Adapter) tells(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.native.cfg.ScrapeTimeout)
-	defer cancel()
 	_, err := a.Tokens(ctx, wire.Chat, []byte(`{"messages":[{"role":"user","content":"a"}]}`))
-	var refused *engine.StatusError
-	if errors.As(err, &refused) {
+	if errors.Is(err, errUntold) {
 		return false, nil
 	}
 	return err == nil, err
