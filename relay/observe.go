@@ -172,7 +172,7 @@ func (p *Pool) specsLocked(open func(*engineState) bool) []admission.EngineSpec 
 		specs[i] = admission.EngineSpec{
 			Name: p.cfg.Engines[i].Name, Slots: int64(s.caps.Slots), KV: int64(s.caps.KVTokens), Block: max(int64(s.caps.BlockSize), 1),
 			MaxContext: int64(s.caps.MaxContext), Boundary: p.cfg.Engines[i].Boundary, Ordered: s.caps.Priority, Fatal: s.caps.Fatal,
-			Together: s.caps.StepAborts && s.caps.Priority,
+			Together: s.caps.StepAborts,
 			Caches:   p.warmsLocked(i),
 			GaugeAge: max(leastGaugeAge, 2*p.cfg.Engines[i].ObserveEvery),
 		}
