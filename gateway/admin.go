@@ -51,8 +51,9 @@ type PoolView struct {
 // debugAdmission prints every pool's whole state, and for every queue head what
 // it waits for.
 func (g *Gateway) debugAdmission(w http.ResponseWriter, r *http.Request) {
-	views := make([]PoolView, len(g.cfg.Pools))
-	for i, p := range g.cfg.Pools {
+	pools := g.live().Pools
+	views := make([]PoolView, len(pools))
+	for i, p := range pools {
 		views[i] = PoolView{Pool: p.Name(), State: p.Snapshot()}
 		if err := p.Ready(); err != nil {
 			views[i].Ready = err.Error()
@@ -77,7 +78,7 @@ func (g *Gateway) debugAdmission(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) debugEngines(w http.ResponseWriter, _ *http.Request) {
 	views := map[string][]relay.EngineView{}
-	for _, p := range g.cfg.Pools {
+	for _, p := range g.live().Pools {
 		views[p.Name()] = p.Engines()
 	}
 	writeJSON(w, views)

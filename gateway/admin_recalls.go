@@ -74,7 +74,7 @@ func (g *Gateway) recalls(w http.ResponseWriter, r *http.Request) {
 		limit = n
 	}
 	views := []RecallView{}
-	for _, p := range g.cfg.Pools {
+	for _, p := range g.live().Pools {
 		for _, rc := range p.Recalls(limit) {
 			views = append(views, viewRecall(&rc, p.Start()))
 		}

@@ -17,12 +17,12 @@ const firstBody = 32 << 10
 
 // read reads the body within its limits.
 func (g *Gateway) read(w *response, r *http.Request) ([]byte, *wire.Error) {
-	limit := g.cfg.Limits.BodyBytes
+	limit := w.cfg.Limits.BodyBytes
 	if r.ContentLength > limit {
 		return nil, wire.BodyTooLarge(limit)
 	}
 	// A server that can't set deadlines (a test's recorder) reads without one.
-	_ = w.control.SetReadDeadline(time.Now().Add(g.cfg.Limits.BodyTimeout))
+	_ = w.control.SetReadDeadline(time.Now().Add(w.cfg.Limits.BodyTimeout))
 	body, err := readAll(http.MaxBytesReader(w.out, r.Body, limit), r.ContentLength)
 	var large *http.MaxBytesError
 	var broken net.Error
@@ -34,7 +34,7 @@ func (g *Gateway) read(w *response, r *http.Request) ([]byte, *wire.Error) {
 	case errors.As(err, &large):
 		return nil, wire.BodyTooLarge(limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, wire.BodyTooSlow(g.cfg.Limits.BodyTimeout)
+		return nil, wire.BodyTooSlow(w.cfg.Limits.BodyTimeout)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &broken), errors.Is(err, net.ErrClosed):
 		return nil, wire.ClientClosed()
 	}

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,7 +54,9 @@ type Config struct {
 
 // Gateway serves clients.
 type Gateway struct {
-	cfg      Config
+	cfg      Config // of which live has what can change
+	current  atomic.Pointer[Config]
+	changing sync.RWMutex // held while pools and callers are not of one configuration
 	server   *http.Server
 	requests *prometheus.CounterVec
 	draining atomic.Bool
@@ -69,6 +72,7 @@ func New(cfg Config) *Gateway {
 	g := &Gateway{cfg: cfg, requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "headgate_http_responses_total", Help: "Answers to clients by route and status; 499 is a client that left before.",
 	}, []string{"route", "status"})}
+	g.current.Store(&cfg)
 	cfg.Metrics.MustRegister(g.requests)
 	// There is no WriteTimeout and no ReadTimeout: they would cut long answers.
 	// Bodies and writes have deadlines of their own.
@@ -78,6 +82,22 @@ func New(cfg Config) *Gateway {
 		DisableGeneralOptionsHandler: true, // OPTIONS * is no route either
 	}
 	return g
+}
+
+// live is the configuration in force.
+func (g *Gateway) live() *Config { return g.current.Load() }
+
+// Reconfigure has swap change the pools, and puts the callers, pools, and limits of
+// bodies and of clients that don't read of what it returns in force for every request
+// that comes from then on. The others of its fields are those that the gateway was
+// made with. A request that meets the change is judged when it is over.
+func (g *Gateway) Reconfigure(swap func() Config) {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	next, c := swap(), g.cfg
+	c.Auth, c.Pools = next.Auth, next.Pools
+	c.Limits.BodyBytes, c.Limits.BodyTimeout, c.Limits.ClientStall = next.Limits.BodyBytes, next.Limits.BodyTimeout, next.Limits.ClientStall
+	g.current.Store(&c)
 }
 
 // Serve answers the listener's clients until Drain.
@@ -95,7 +115,7 @@ func (g *Gateway) Ready() error {
 		return errors.New("draining")
 	}
 	var all []error
-	for _, p := range g.cfg.Pools {
+	for _, p := range g.live().Pools {
 		all = append(all, p.Ready())
 	}
 	return errors.Join(all...)
@@ -109,11 +129,12 @@ func (g *Gateway) Drain(ctx context.Context) int {
 	// connection's last, so that clients go elsewhere with their next request.
 	g.server.SetKeepAlivesEnabled(false)
 	left := make(chan int)
-	for _, p := range g.cfg.Pools {
+	pools := g.live().Pools
+	for _, p := range pools {
 		go func() { left <- p.Drain(ctx) }()
 	}
 	ended := 0
-	for range g.cfg.Pools {
+	for range pools {
 		ended += <-left
 	}
 	// Every call has returned; what is left to the server is to write out last
@@ -136,11 +157,38 @@ func (g *Gateway) generate(w *response, r *http.Request, p *identity.Principal, 
 	if err != nil {
 		return err
 	}
-	pool, err := g.route(w, r, p, req)
-	if err != nil {
-		return err
+	return g.carry(w, r, p, req, w)
+}
+
+// settled is the configuration in force once a change that is under way is over.
+func (g *Gateway) settled() *Config {
+	g.changing.RLock()
+	defer g.changing.RUnlock()
+	return g.live()
+}
+
+// carry lets the request's pool serve it. One that met a change of the configuration,
+// and was refused because what it was to have is gone, is judged anew, by the new one
+// alone.
+func (g *Gateway) carry(w *response, r *http.Request, p *identity.Principal, req *wire.Request, sink relay.Sink) *wire.Error {
+	for {
+		pool, err := g.route(w, r, p, req)
+		if err == nil {
+			err = pool.Serve(r.Context(), w.call(p, req), sink)
+		}
+		if err == nil || w.started || g.draining.Load() ||
+			err.Code != wire.CodeDraining && err.Code != wire.CodeClassNotPermitted && err.Code != wire.CodeModelNotFound {
+			return err
+		}
+		now := g.settled()
+		if now == w.cfg {
+			return err
+		}
+		w.cfg = now
+		if p, err = w.cfg.Auth.Authenticate(r.Header); err != nil {
+			return err
+		}
 	}
-	return pool.Serve(r.Context(), w.call(p, req), w)
 }
 
 // route finds a request's class and pool, and notes the class for its answer.
@@ -151,7 +199,7 @@ func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req
 		return nil, err
 	}
 	w.class, w.stream = class, req.Stream
-	return g.pool(req.Model, class)
+	return w.pool(req.Model, class)
 }
 
 // call is the request as the relay knows it.
@@ -161,10 +209,10 @@ func (w *response) call(p *identity.Principal, req *wire.Request) *relay.Call {
 
 // pool finds the pool of a model in which the class has a share. A pool whose
 // engines have not been heard of yet may turn out to be the one.
-func (g *Gateway) pool(model, class string) (*relay.Pool, *wire.Error) {
+func (w *response) pool(model, class string) (*relay.Pool, *wire.Error) {
 	var shares []string // of pools that serve the model, but not the class
 	unknown := false
-	for _, p := range g.cfg.Pools {
+	for _, p := range w.cfg.Pools {
 		switch {
 		case !p.Serves(model):
 			unknown = unknown || p.Ready() != nil && len(p.Models()) == 0
@@ -183,7 +231,7 @@ func (g *Gateway) pool(model, class string) (*relay.Pool, *wire.Error) {
 	case unknown:
 		return nil, wire.EngineUnavailable(0)
 	}
-	return nil, g.noModel(model)
+	return nil, w.cfg.noModel(model)
 }
 
 // newID returns a request id of 120 random bits.

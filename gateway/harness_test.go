@@ -165,7 +165,7 @@ func newRig(t *testing.T, s setup) *rig {
 			return t, nil
 		},
 	})
-	r.metrics.MustRegister(relay.NewCollector([]*relay.Pool{r.pool}))
+	r.metrics.MustRegister(relay.NewCollector(func() []*relay.Pool { return []*relay.Pool{r.pool} }))
 	auth, err := identity.New(testIdentity(t, s.anonymous))
 	if err != nil {
 		t.Fatal(err)

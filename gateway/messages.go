@@ -32,16 +32,12 @@ func (g *Gateway) messages(w *response, r *http.Request, p *identity.Principal) 
 	if err != nil {
 		return err
 	}
-	pool, err := g.route(w, r, p, req.Chat)
-	if err != nil {
-		return err
-	}
 	w.header.Set(headerAnthropicID, w.id)
 	m := &messageSink{response: w, answer: anthropic.Answer{
 		ID: "msg_" + strings.TrimPrefix(w.id, "req_"), Model: req.Chat.Model, InputTokens: g.cfg.Count(req.Chat), Thinking: req.Thinking,
 	}}
 	m.events = anthropic.NewStream(m.answer)
-	if err := pool.Serve(r.Context(), w.call(p, req.Chat), m); err != nil {
+	if err := g.carry(w, r, p, req.Chat, m); err != nil {
 		if m.failed != nil {
 			return m.failed // to the relay the client was gone
 		}

@@ -13,9 +13,9 @@ import (
 
 // list is what /v1/models shows: each model once, with the tightest context of
 // the pools that serve it.
-func (g *Gateway) list() []relay.Model {
+func (c *Config) list() []relay.Model {
 	var all []relay.Model
-	for _, p := range g.cfg.Pools {
+	for _, p := range c.Pools {
 		for _, m := range p.Models() {
 			if !slices.ContainsFunc(all, func(o relay.Model) bool { return o.ID == m.ID }) {
 				all = append(all, m)
@@ -44,7 +44,7 @@ func (g *Gateway) models(w *response, _ *http.Request, _ *identity.Principal) *w
 		Object string      `json:"object"`
 		Data   []modelJSON `json:"data"`
 	}{"list", []modelJSON{}}
-	for _, m := range g.list() {
+	for _, m := range w.cfg.list() {
 		list.Data = append(list.Data, modelView(m))
 	}
 	return w.json(list)
@@ -52,17 +52,17 @@ func (g *Gateway) models(w *response, _ *http.Request, _ *identity.Principal) *w
 
 func (g *Gateway) model(w *response, r *http.Request, _ *identity.Principal) *wire.Error {
 	id := strings.TrimPrefix(r.URL.Path, modelPrefix)
-	for _, m := range g.list() {
+	for _, m := range w.cfg.list() {
 		if m.ID == id {
 			return w.json(modelView(m))
 		}
 	}
-	return g.noModel(id)
+	return w.cfg.noModel(id)
 }
 
-func (g *Gateway) noModel(id string) *wire.Error {
+func (c *Config) noModel(id string) *wire.Error {
 	var names []string
-	for _, m := range g.list() {
+	for _, m := range c.list() {
 		names = append(names, m.ID)
 	}
 	return wire.ModelNotFound(id, names)

@@ -16,7 +16,7 @@ type response struct {
 	out     http.ResponseWriter
 	control *http.ResponseController
 	header  http.Header
-	stall   time.Duration
+	cfg     *Config // in force when the request came; it is judged by no other
 	id      string
 	arrived time.Time
 
@@ -57,9 +57,9 @@ const (
 	headerLoan     = "Headgate-Loan"
 )
 
-func newResponse(out http.ResponseWriter, r *http.Request, stall time.Duration) *response {
+func newResponse(out http.ResponseWriter, r *http.Request, cfg *Config) *response {
 	w := &response{
-		out: out, control: http.NewResponseController(out), header: out.Header(), stall: stall, id: newID(), arrived: time.Now(),
+		out: out, control: http.NewResponseController(out), header: out.Header(), cfg: cfg, id: newID(), arrived: time.Now(),
 		unread: r.ContentLength != 0,
 	}
 	w.header.Set(headerID, w.id)
@@ -138,7 +138,9 @@ func (w *response) write(b []byte) error {
 
 // deadline gives the client its time for what is written next. A writer that
 // can't set deadlines (a test's recorder) writes without one.
-func (w *response) deadline() { _ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) }
+func (w *response) deadline() {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.cfg.Limits.ClientStall))
+}
 
 // Answer implements relay.Sink.
 func (w *response) Answer(body []byte) error {

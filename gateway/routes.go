@@ -83,7 +83,7 @@ func (rt *route) takes(method string) bool {
 
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
-	w := newResponse(out, r, g.cfg.Limits.ClientStall)
+	w := newResponse(out, r, g.live())
 	w.dialect = dialectOf(r.URL.EscapedPath())
 	rt, ok := find(r.URL)
 	var err *wire.Error
@@ -121,7 +121,7 @@ func (g *Gateway) authenticated(w *response, r *http.Request, rt *route) (err *w
 			err = wire.Internal()
 		}
 	}()
-	p, err := g.cfg.Auth.Authenticate(r.Header)
+	p, err := w.cfg.Auth.Authenticate(r.Header)
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 // attempt is one dispatch of a call, and how it went.
 type attempt struct {
 	pool   *Pool
+	live   *settings // that it began under
 	record *record
 	call   *Call
 	sink   Sink
@@ -69,7 +70,7 @@ type attempt struct {
 func (p *Pool) attempt(r *record, sink Sink) *attempt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := &attempt{pool: p, record: r, call: r.call, sink: sink, admit: r.admit}
+	a := &attempt{pool: p, live: p.live(), record: r, call: r.call, sink: sink, admit: r.admit}
 	if a.piece() {
 		if r.kept != nil {
 			a.before = r.kept.Before()
@@ -119,7 +120,7 @@ func (a *attempt) run(ctx context.Context) {
 	}
 	a.sinkAdmitted()
 
-	eng := &p.cfg.Engines[a.admit.Engine]
+	eng := &a.live.Engines[a.admit.Engine]
 	req := a.call.Request
 	// Upstream always streams, so that what an answer has come to is known while
 	// it runs; except where several sequences make up one whole answer.
@@ -227,7 +228,7 @@ func (a *attempt) interrupted(ctx context.Context, err error) {
 		a.err = wire.LoanEnded()
 	case errors.Is(cause, errIdle):
 		a.cause = admission.CauseTimeout
-		a.err = wire.UpstreamTimeout(a.pool.cfg.IdleTimeout)
+		a.err = wire.UpstreamTimeout(a.live.IdleTimeout)
 	case errors.Is(cause, errShutdown):
 		a.cause = admission.CauseDraining
 		a.err = wire.Draining()
@@ -263,7 +264,7 @@ var errClient = errors.New("the client is gone")
 func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 	req := a.call.Request
 	if stream && !req.Stream && a.whole == nil {
-		a.whole = wire.NewAssembler(req.API, a.pool.cfg.MaxAnswer)
+		a.whole = wire.NewAssembler(req.API, a.live.MaxAnswer)
 	}
 	for {
 		d, err := s.Next()
@@ -580,18 +581,18 @@ func (a *attempt) credible(u *wire.Usage) bool {
 	return u.Prompt >= 0 && u.Completion >= 0 && u.Cached >= 0 && (most == 0 || u.Prompt <= most && u.Completion <= most)
 }
 
-func (a *attempt) engineName() string { return a.pool.cfg.Engines[a.admit.Engine].Name }
+func (a *attempt) engineName() string { return a.live.Engines[a.admit.Engine].Name }
 
 // watch ends an attempt whose engine is silent for too long, and keeps the
 // client's stream alive meanwhile.
 func (a *attempt) watch(ctx context.Context, cancel context.CancelCauseFunc) (stop func()) {
 	p := a.pool
 	a.touch()
-	every := p.cfg.IdleTimeout
+	every := a.live.IdleTimeout
 	// A client that has seen nothing can still be told a status after a piece.
-	alive := p.cfg.Keepalive > 0 && a.call.Request.Stream && (!a.piece() || a.sink.Started())
+	alive := a.live.Keepalive > 0 && a.call.Request.Stream && (!a.piece() || a.sink.Started())
 	if alive {
-		every = min(every, p.cfg.Keepalive)
+		every = min(every, a.live.Keepalive)
 	}
 	var timer *time.Timer
 	over := false // guarded by a.writing, so that nothing is written once stop has returned
@@ -606,19 +607,19 @@ func (a *attempt) watch(ctx context.Context, cancel context.CancelCauseFunc) (st
 		switch {
 		case over:
 			return
-		case silent >= p.cfg.IdleTimeout:
+		case silent >= a.live.IdleTimeout:
 			cancel(errIdle)
 			return
 		}
-		next := p.cfg.IdleTimeout - silent
+		next := a.live.IdleTimeout - silent
 		if alive {
-			wait := p.cfg.Keepalive - silent
+			wait := a.live.Keepalive - silent
 			if wait <= 0 {
 				if a.sink.KeepAlive() != nil {
 					cancel(errClient)
 					return
 				}
-				wait = p.cfg.Keepalive
+				wait = a.live.Keepalive
 			}
 			next = min(next, wait)
 		}

@@ -122,6 +122,10 @@ type Config struct {
 type Engine struct {
 	Name    string
 	Adapter engine.Adapter
+	// Key tells two engines of one name apart: where it is and how it is spoken to.
+	Key string
+	// Open makes the Adapter of an engine that Prepare finds to be new.
+	Open func() (engine.Adapter, error)
 	// ObserveEvery is how often its load is read.
 	ObserveEvery time.Duration
 	// Priority by class is sent to an engine that orders by it.

@@ -60,6 +60,25 @@ func loose(name string) admission.ClassSpec {
 	return admission.ClassSpec{Name: name, Ceiling: admission.Of(1<<20, 1<<30), IdleAfter: time.Minute, Depth: 1 << 10, DefaultOut: 64}
 }
 
+// resolveTo makes tables of the classes.
+func resolveTo(classes []admission.ClassSpec) func([]admission.EngineSpec) (*admission.Table, error) {
+	return func(specs []admission.EngineSpec) (*admission.Table, error) {
+		table := &admission.Table{Engines: specs, Classes: append([]admission.ClassSpec(nil), classes...)}
+		for k := range table.Classes {
+			c := &table.Classes[k]
+			e := table.Envelope()
+			for r := range c.Ceiling {
+				c.Ceiling[r] = min(c.Ceiling[r], e[r])
+			}
+		}
+		var wrong error
+		table.Validate(func(path string, value any, allowed string) {
+			wrong = errors.Join(wrong, fmt.Errorf("%s is %v, must be %s", path, value, allowed))
+		})
+		return table, wrong
+	}
+}
+
 func newRig(t testing.TB, o options) *rig {
 	t.Helper()
 	if o.engines == nil {
@@ -69,21 +88,7 @@ func newRig(t testing.TB, o options) *rig {
 		o.classes = []admission.ClassSpec{loose("interactive")}
 	}
 	if o.resolve == nil {
-		o.resolve = func(specs []admission.EngineSpec) (*admission.Table, error) {
-			table := &admission.Table{Engines: specs, Classes: append([]admission.ClassSpec(nil), o.classes...)}
-			for k := range table.Classes {
-				c := &table.Classes[k]
-				e := table.Envelope()
-				for r := range c.Ceiling {
-					c.Ceiling[r] = min(c.Ceiling[r], e[r])
-				}
-			}
-			var wrong error
-			table.Validate(func(path string, value any, allowed string) {
-				wrong = errors.Join(wrong, fmt.Errorf("%s is %v, must be %s", path, value, allowed))
-			})
-			return table, wrong
-		}
+		o.resolve = resolveTo(o.classes)
 	}
 	g := &rig{t: t, metrics: prometheus.NewRegistry(), stopped: make(chan struct{})}
 	start := time.Now()
@@ -125,7 +130,7 @@ func newRig(t testing.TB, o options) *rig {
 		o.pool(&cfg)
 	}
 	g.pool = New(cfg)
-	g.metrics.MustRegister(NewCollector([]*Pool{g.pool}))
+	g.metrics.MustRegister(NewCollector(func() []*Pool { return []*Pool{g.pool} }))
 	ctx, cancel := context.WithCancel(context.Background())
 	g.stop = cancel
 	go func() {

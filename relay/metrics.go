@@ -120,10 +120,10 @@ var (
 )
 
 // Collector reads the cores' own numbers when somebody asks.
-type Collector struct{ pools []*Pool }
+type Collector struct{ pools func() []*Pool }
 
-// NewCollector returns a collector of all pools.
-func NewCollector(pools []*Pool) *Collector { return &Collector{pools} }
+// NewCollector returns a collector of the pools that there are when it is asked.
+func NewCollector(pools func() []*Pool) *Collector { return &Collector{pools} }
 
 // Describe implements prometheus.Collector.
 func (*Collector) Describe(ch chan<- *prometheus.Desc) {
@@ -137,7 +137,7 @@ func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	for _, p := range c.pools {
+	for _, p := range c.pools() {
 		p.collect(ch)
 	}
 }

@@ -13,21 +13,36 @@ import (
 // Run asks the engines what they are and keeps reading their load until ctx
 // ends.
 func (p *Pool) Run(ctx context.Context) {
-	done := make(chan struct{})
-	for i := range p.cfg.Engines {
-		go func() {
-			p.follow(ctx, i)
-			done <- struct{}{}
-		}()
+	p.mu.Lock()
+	p.following = ctx
+	for i := range p.engines {
+		if !p.live().gone[i] {
+			p.followLocked(i)
+		}
 	}
-	for range p.cfg.Engines {
-		<-done
-	}
+	p.mu.Unlock()
+	<-ctx.Done()
+	p.mu.Lock()
+	p.following = nil
+	p.mu.Unlock()
+	p.followers.Wait()
 }
 
-// follow keeps one engine's state up to date.
+// followLocked begins to read an engine's load, if the pool runs.
+func (p *Pool) followLocked(i int) {
+	if p.following == nil {
+		return
+	}
+	ctx, stop := context.WithCancel(p.following)
+	p.engines[i].stop = stop
+	p.followers.Go(func() { p.follow(ctx, i) })
+}
+
+// follow keeps one engine's state up to date, until it is removed.
 func (p *Pool) follow(ctx context.Context, i int) {
-	e := &p.cfg.Engines[i]
+	p.mu.Lock()
+	turn, e := p.engines[i].turn, p.live().Engines[i]
+	p.mu.Unlock()
 	tick := time.NewTicker(e.ObserveEvery)
 	defer tick.Stop()
 	for {
@@ -38,9 +53,9 @@ func (p *Pool) follow(ctx context.Context, i int) {
 		if state, known := p.judge(i, &o); known {
 			// What an engine is may have changed while it was away.
 			if state == admission.Ready && p.away(i, &o) {
-				state = p.discover(ctx, i)
+				state = p.discover(ctx, i, turn)
 			}
-			p.observed(i, state, &o)
+			p.observed(i, turn, state, &o)
 		}
 		select {
 		case <-ctx.Done():
@@ -85,8 +100,10 @@ func (p *Pool) away(i int, o *engine.Observation) bool {
 // discover asks an engine what it is and brings the table up to date. An engine
 // that does not say so yet is loading, and so is one that no table can be made
 // with: by the old one it might be given more than it has.
-func (p *Pool) discover(ctx context.Context, i int) admission.State {
-	e := &p.cfg.Engines[i]
+func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
+	p.mu.Lock()
+	e := p.live().Engines[i]
+	p.mu.Unlock()
 	caps, err := e.Adapter.Capabilities(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -97,6 +114,9 @@ func (p *Pool) discover(ctx context.Context, i int) admission.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.engines[i]
+	if s.turn != turn {
+		return admission.Down
+	}
 	same := s.known && sameCapacity(&s.caps, &caps)
 	s.known, s.caps, s.unable, s.misread = true, caps, nil, 0
 	if same && s.taken {
@@ -123,15 +143,16 @@ func sameCapacity(a, b *engine.Capabilities) bool {
 // is none, the others that the present table has are kept to.
 func (p *Pool) takeLocked(i int) bool {
 	s := &p.engines[i]
-	t, err := p.cfg.Resolve(p.specsLocked(func(e *engineState) bool { return e.known }))
+	live := p.live()
+	t, err := p.tableLocked(live, func(k int) bool { return p.engines[k].known })
 	all := err == nil
 	if err != nil {
-		t, err = p.cfg.Resolve(p.specsLocked(func(e *engineState) bool { return e.taken || e == s }))
+		t, err = p.tableLocked(live, func(k int) bool { return p.engines[k].taken || k == i })
 	}
 	if err != nil {
 		s.taken = false
 		if p.why == nil || p.why.Error() != err.Error() {
-			p.cfg.Log.Error("no table for the engines as they are", "pool", p.cfg.Name, "engine", p.cfg.Engines[i].Name, "err", err)
+			p.cfg.Log.Error("no table for the engines as they are", "pool", p.cfg.Name, "engine", p.live().Engines[i].Name, "err", err)
 		}
 		p.why = err
 		return false
@@ -140,15 +161,12 @@ func (p *Pool) takeLocked(i int) bool {
 	for k := range p.engines {
 		p.engines[k].taken = p.engines[k].taken || all && p.engines[k].known
 	}
-	t.Rev, t.Drain = 1, p.drain
-	if p.table != nil {
-		t.Rev = p.table.Rev + 1
-	}
-	p.table = t
 	if p.core != nil {
-		p.stepLocked(&admission.Event{Kind: admission.Apply, Table: t})
+		p.applyLocked(t)
 		return true
 	}
+	t.Rev, t.Drain = 1, p.drain
+	p.table = t
 	p.core = admission.New(t, p.cfg.Capacity)
 	for k := range p.engines {
 		p.stepLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(k), Gauge: admission.Gauge{
@@ -158,32 +176,42 @@ func (p *Pool) takeLocked(i int) bool {
 	return true
 }
 
+// applyLocked gives the core its next table.
+func (p *Pool) applyLocked(t *admission.Table) {
+	t.Rev, t.Drain = p.table.Rev+1, p.drain
+	p.table = t
+	p.stepLocked(&admission.Event{Kind: admission.Apply, Table: t})
+}
+
 // specsLocked describes the engines to the core. A closed one is given nothing,
 // and keeps its place in the table. What a prompt can't be cut into pieces for is
 // not said to cache prefixes, whatever it does.
-func (p *Pool) specsLocked(open func(*engineState) bool) []admission.EngineSpec {
-	specs := make([]admission.EngineSpec, len(p.engines))
+func (p *Pool) specsLocked(live *settings, open func(i int) bool) []admission.EngineSpec {
+	specs := make([]admission.EngineSpec, len(live.Engines))
 	for i := range specs {
-		s := &p.engines[i]
-		if !open(s) {
-			specs[i] = admission.EngineSpec{Name: p.cfg.Engines[i].Name, Slots: 1, KV: 1, Block: 1, Closed: true}
+		if !open(i) {
+			specs[i] = admission.EngineSpec{Name: live.Engines[i].Name, Slots: 1, KV: 1, Block: 1, Closed: true}
 			continue
 		}
+		s := &p.engines[i]
 		specs[i] = admission.EngineSpec{
-			Name: p.cfg.Engines[i].Name, Slots: int64(s.caps.Slots), KV: int64(s.caps.KVTokens), Block: max(int64(s.caps.BlockSize), 1),
-			MaxContext: int64(s.caps.MaxContext), Boundary: p.cfg.Engines[i].Boundary, Ordered: s.caps.Priority, Fatal: s.caps.Fatal,
+			Name: live.Engines[i].Name, Slots: int64(s.caps.Slots), KV: int64(s.caps.KVTokens), Block: max(int64(s.caps.BlockSize), 1),
+			MaxContext: int64(s.caps.MaxContext), Boundary: live.Engines[i].Boundary, Ordered: s.caps.Priority, Fatal: s.caps.Fatal,
 			Together: s.caps.StepAborts,
-			Caches:   p.warmsLocked(i),
-			GaugeAge: max(leastGaugeAge, 2*p.cfg.Engines[i].ObserveEvery),
+			Caches:   p.warmsLocked(live, i),
+			GaugeAge: max(leastGaugeAge, 2*live.Engines[i].ObserveEvery),
 		}
 	}
 	return specs
 }
 
 // observed gives a sample to the core.
-func (p *Pool) observed(i int, state admission.State, o *engine.Observation) {
+func (p *Pool) observed(i, turn int, state admission.State, o *engine.Observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.engines[i].turn != turn {
+		return
+	}
 	p.engines[i].last = *o
 	p.stateLocked(i, state, o.Err)
 	if p.core == nil {
@@ -203,17 +231,17 @@ func (p *Pool) stateLocked(i int, state admission.State, err error) {
 	s := &p.engines[i]
 	if !s.told && state != admission.Ready {
 		// Down is where every engine begins, so that this is no change.
-		p.cfg.Log.Warn("engine not ready", "pool", p.cfg.Name, "engine", p.cfg.Engines[i].Name, "state", state.String(), "err", err)
+		p.cfg.Log.Warn("engine not ready", "pool", p.cfg.Name, "engine", p.live().Engines[i].Name, "state", state.String(), "err", err)
 	}
 	s.told = true
 	if s.state == state {
 		return
 	}
 	p.journal(&journal.Event{
-		Kind: journal.EngineState, Mono: int64(p.now()), Pool: p.cfg.Name, Engine: p.cfg.Engines[i].Name, State: state.String(),
+		Kind: journal.EngineState, Mono: int64(p.now()), Pool: p.cfg.Name, Engine: p.live().Engines[i].Name, State: state.String(),
 		Running: max(s.last.Running, 0), Waiting: max(s.last.Waiting, 0), KVUsed: int64(max(s.last.KVUsed, 0)),
 	})
-	p.cfg.Log.Info("engine state", "pool", p.cfg.Name, "engine", p.cfg.Engines[i].Name, "state", state.String(), "was", s.state.String(), "err", err)
+	p.cfg.Log.Info("engine state", "pool", p.cfg.Name, "engine", p.live().Engines[i].Name, "state", state.String(), "was", s.state.String(), "err", err)
 	s.state = state
 }
 
@@ -234,11 +262,14 @@ type EngineView struct {
 func (p *Pool) Engines() []EngineView {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	views := make([]EngineView, len(p.engines))
+	var views []EngineView
 	for i := range p.engines {
 		s := &p.engines[i]
+		if p.live().gone[i] {
+			continue
+		}
 		v := EngineView{
-			Name: p.cfg.Engines[i].Name, State: s.state.String(), Known: s.known, Capabilities: s.caps,
+			Name: p.live().Engines[i].Name, State: s.state.String(), Known: s.known, Capabilities: s.caps,
 			Running: s.last.Running, Waiting: s.last.Waiting, KVUsed: s.last.KVUsed, SampleAgeMS: -1,
 		}
 		v.Capabilities.Models = slices.Clone(s.caps.Models)
@@ -248,7 +279,7 @@ func (p *Pool) Engines() []EngineView {
 		if s.last.Err != nil {
 			v.Error = s.last.Err.Error()
 		}
-		views[i] = v
+		views = append(views, v)
 	}
 	return views
 }

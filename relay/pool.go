@@ -2,10 +2,10 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"headgate/admission"
@@ -16,13 +16,16 @@ import (
 
 // Pool is a running pool.
 type Pool struct {
-	cfg     Config
-	classes map[string]admission.Class
+	cfg      Config // of which live has what can change
+	settings atomic.Pointer[settings]
 
 	// kill ends whatever is still running when a drain has taken too long.
 	killCtx context.Context
 	kill    context.CancelCauseFunc
 	tasks   sync.WaitGroup // confirmations in the background
+
+	following context.Context // of who reads the engines' load; nil: the pool does not run
+	followers sync.WaitGroup
 
 	mu      sync.Mutex
 	core    *admission.Core // nil until there is a table
@@ -60,6 +63,8 @@ type engineState struct {
 	state admission.State
 	since time.Time // of the first of a row of samples that did not come in time
 	told  bool      // its first state has been logged
+	turn  int       // how often it was removed; who follows it stops at the next
+	stop  func()    // ends who follows it
 	// unable: an answer came without the ids it was asked for, or with what can't be
 	// continued. Until then the engine is believed: an attempt of which it turns out
 	// not to be so is not ended any more.
@@ -113,14 +118,12 @@ const maxModels = 64
 // New makes a pool. It asks its engines nothing; Run does.
 func New(cfg Config) *Pool {
 	p := &Pool{
-		cfg: cfg, classes: map[string]admission.Class{}, tenants: map[string]admission.Tenant{}, armed: admission.Never,
+		cfg: cfg, tenants: map[string]admission.Tenant{}, armed: admission.Never,
 		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
-		why: errors.New("no engine has answered yet"), idle: make(chan struct{}),
+		why: errNoEngine, idle: make(chan struct{}),
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
-	for i, name := range cfg.Classes {
-		p.classes[name] = admission.Class(i)
-	}
+	p.settings.Store(newSettings(cfg))
 	p.records = make([]*record, cfg.Capacity)
 	p.gens = make([]uint32, cfg.Capacity)
 	for i := range p.engines {
@@ -145,11 +148,11 @@ func (p *Pool) Serves(model string) bool {
 }
 
 func (p *Pool) servesLocked(model string) bool {
-	if len(p.cfg.Models) > 0 {
-		return slices.Contains(p.cfg.Models, model)
+	if len(p.live().Models) > 0 {
+		return slices.Contains(p.live().Models, model)
 	}
 	for i := range p.engines {
-		for _, m := range p.engines[i].caps.Models {
+		for _, m := range p.engines[i].caps.Models { // none of one that is gone
 			if m.ID == model {
 				return true
 			}
@@ -159,10 +162,17 @@ func (p *Pool) servesLocked(model string) bool {
 }
 
 // Classes returns the names of the pool's classes, by rank.
-func (p *Pool) Classes() []string { return p.cfg.Classes }
+func (p *Pool) Classes() []string {
+	live := p.live()
+	names := make([]string, len(live.rank))
+	for k, i := range live.rank {
+		names[k] = live.Classes[i]
+	}
+	return names
+}
 
 // HasClass tells whether the pool serves a class of that name.
-func (p *Pool) HasClass(name string) bool { _, ok := p.classes[name]; return ok }
+func (p *Pool) HasClass(name string) bool { _, ok := p.live().index[name]; return ok }
 
 func (p *Pool) now() admission.Time { return admission.Time(time.Since(p.cfg.Start)) }
 
@@ -214,7 +224,7 @@ func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
 		// the record; one that runs again too.
 	case admission.Admit:
 		r.stage, r.admit = stageAdmitted, *e
-		line.Kind, line.Engine, line.Hold, line.Loan = journal.Admitted, p.cfg.Engines[e.Engine].Name, uint64(e.Hold), e.Loan
+		line.Kind, line.Engine, line.Hold, line.Loan = journal.Admitted, p.live().Engines[e.Engine].Name, uint64(e.Hold), e.Loan
 		line.ReservedTokens, line.MaxTokens, line.QueueNS = e.Tokens, e.Limit, int64(now-r.arrived)
 		if !r.ran {
 			r.ran = true
@@ -222,7 +232,7 @@ func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
 		}
 	case admission.Warm:
 		r.stage, r.admit = stageAdmitted, *e
-		line.Kind, line.Engine, line.Hold, line.Loan = journal.Warming, p.cfg.Engines[e.Engine].Name, uint64(e.Hold), e.Loan
+		line.Kind, line.Engine, line.Hold, line.Loan = journal.Warming, p.live().Engines[e.Engine].Name, uint64(e.Hold), e.Loan
 		line.PieceTokens = e.Tokens
 	case admission.Reclaim:
 		r.reclaimed, r.reclaim = true, p.requestLocked(e.For)
@@ -273,10 +283,10 @@ var recallKinds = map[admission.Cause]journal.Kind{
 // stageLocked writes down what became of recalls, lending and ghosts.
 func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 	if e.Cause == admission.CauseDemoted {
-		p.cfg.Log.Warn("the engine does not end what it is asked to; nothing is reclaimed from it any more", "pool", p.cfg.Name, "engine", p.cfg.Engines[e.Engine].Name)
+		p.cfg.Log.Warn("the engine does not end what it is asked to; nothing is reclaimed from it any more", "pool", p.cfg.Name, "engine", p.live().Engines[e.Engine].Name)
 		return
 	}
-	line := journal.Event{Mono: int64(now), Pool: p.cfg.Name, Class: p.cfg.Classes[e.Class], Revision: e.Rev}
+	line := journal.Event{Mono: int64(now), Pool: p.cfg.Name, Class: p.live().Classes[e.Class], Revision: e.Rev}
 	kind, ofRecall := recallKinds[e.Cause]
 	switch e.Cause {
 	case admission.CauseRecallOpened:
@@ -289,7 +299,7 @@ func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 	case admission.CauseLendingOpened:
 		line.Kind = journal.LendingOpened
 	case admission.CauseGhost:
-		line.Kind, line.Hold, line.Engine = journal.Ghost, uint64(e.Hold), p.cfg.Engines[e.Engine].Name
+		line.Kind, line.Hold, line.Engine = journal.Ghost, uint64(e.Hold), p.live().Engines[e.Engine].Name
 		p.cfg.Log.Warn("the engine never confirmed a release", "pool", p.cfg.Name, "engine", line.Engine, "class", line.Class, "kv_tokens", e.Tokens)
 	}
 	if ofRecall {
@@ -358,8 +368,9 @@ func (p *Pool) Snapshot() *admission.Snapshot {
 func (p *Pool) troublesLocked() string {
 	text := ""
 	for i := range p.engines {
+		// One that is gone has no error.
 		if err := p.engines[i].last.Err; err != nil && p.engines[i].state != admission.Ready {
-			text += fmt.Sprintf("; engine %s: %v", p.cfg.Engines[i].Name, err)
+			text += fmt.Sprintf("; engine %s: %v", p.live().Engines[i].Name, err)
 		}
 	}
 	return text
@@ -415,13 +426,13 @@ func (p *Pool) Models() []Model {
 		if !p.engines[i].known {
 			continue
 		}
-		if len(p.cfg.Models) == 0 {
+		if len(p.live().Models) == 0 {
 			for _, m := range caps.Models {
 				add(m.ID, contextOf(caps, m.ID))
 			}
 			continue
 		}
-		for _, name := range p.cfg.Models {
+		for _, name := range p.live().Models {
 			add(name, contextOf(caps, upstreamModel(caps, name)))
 		}
 	}
@@ -446,8 +457,11 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 	}
 	for i := range p.engines {
 		s := &p.engines[i]
+		if p.live().gone[i] {
+			continue
+		}
 		name := upstreamModel(&s.caps, req.Model)
-		if i == 0 {
+		if model == "" {
 			model = name
 		}
 		if !s.known || !s.caps.Continues(req.API) || s.unable[req.API] || name != model ||
@@ -455,7 +469,7 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 			return "", false
 		}
 	}
-	return model, true
+	return model, model != ""
 }
 
 // unableLocked notes that an engine did not return what a continuation takes. It is
@@ -470,7 +484,7 @@ func (p *Pool) unableLocked(e admission.Engine, api wire.API) {
 	}
 	s.unable[api] = true
 	p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted",
-		"pool", p.cfg.Name, "engine", p.cfg.Engines[e].Name, "api", api.String())
+		"pool", p.cfg.Name, "engine", p.live().Engines[e].Name, "api", api.String())
 }
 
 // upstreamModel is the name by which an engine knows a model of the pool: the
@@ -524,7 +538,7 @@ func (p *Pool) stop() {
 	p.kill(errShutdown)
 	p.tasks.Wait()
 	p.timer.Stop()
-	for _, e := range p.cfg.Engines {
+	for _, e := range p.live().Engines {
 		e.Adapter.Close()
 	}
 }

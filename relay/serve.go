@@ -70,13 +70,20 @@ func (p *Pool) abandon(r *record, a *attempt, sink Sink) {
 // offer asks for admission.
 func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	req := call.Request
-	class, ok := p.classes[call.Class]
-	if !ok {
-		return nil, wire.ClassNotPermitted(call.Class, p.cfg.Classes)
-	}
 	before := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	live := p.live()
+	class, ok := live.index[call.Class]
+	switch {
+	case ok:
+	case slices.Contains(live.Classes, call.Class):
+		// The class was there when the caller was asked who it is.
+		p.cfg.Metrics.refused(p.cfg.Name, call.Class, admission.CauseDraining.String())
+		return nil, wire.Draining()
+	default:
+		return nil, wire.ClassNotPermitted(call.Class, p.Classes())
+	}
 	r := &record{
 		class: class, call: call, wake: make(chan struct{}, 1), arrived: admission.Time(call.Arrived.Sub(p.cfg.Start)),
 		// Sequences share nothing that is sure, so each is priced with a prompt.
@@ -162,8 +169,8 @@ func (p *Pool) await(ctx context.Context, r *record, sink Sink) *wire.Error {
 	// A request that runs again may have a client that has seen a part of a
 	// stream; one that has seen nothing can still be told a status.
 	var silent <-chan time.Time
-	if p.cfg.Keepalive > 0 && r.call.Request.Stream && sink.Started() {
-		tick := time.NewTicker(p.cfg.Keepalive)
+	if p.live().Keepalive > 0 && r.call.Request.Stream && sink.Started() {
+		tick := time.NewTicker(p.live().Keepalive)
 		defer tick.Stop()
 		silent = tick.C
 	}

@@ -44,9 +44,9 @@ type warmth struct {
 const maxMisread = 3
 
 // warmsLocked tells whether an engine's prompts can be cut into pieces.
-func (p *Pool) warmsLocked(i int) bool {
+func (p *Pool) warmsLocked(live *settings, i int) bool {
 	s := &p.engines[i]
-	_, tells := p.cfg.Engines[i].Adapter.(engine.Tokenizer)
+	_, tells := live.Engines[i].Adapter.(engine.Tokenizer)
 	return tells && s.caps.PrefixCache && s.caps.TokenIDs
 }
 
@@ -71,10 +71,10 @@ func (a *attempt) runPiece(ctx context.Context) {
 	if r.reclaimed {
 		cancel(errReclaimed)
 	}
-	s, eng := &p.engines[a.admit.Engine], &p.cfg.Engines[a.admit.Engine]
+	s, eng := &p.engines[a.admit.Engine], &a.live.Engines[a.admit.Engine]
 	ordered, model, block := s.caps.Priority, upstreamModel(&s.caps, a.call.Request.Model), max(s.caps.BlockSize, 1)
 	a.longest = longest(&s.caps)
-	able := p.warmsLocked(int(a.admit.Engine)) && s.misread < maxMisread
+	able := p.warmsLocked(a.live, int(a.admit.Engine)) && s.misread < maxMisread
 	p.mu.Unlock()
 	if ctx.Err() != nil {
 		a.interrupted(ctx, nil)
@@ -151,7 +151,7 @@ func (a *attempt) promptIDs(ctx context.Context, model string) (ids []int32, mos
 		if err != nil {
 			return nil, 0, err
 		}
-		tells := a.pool.cfg.Engines[a.admit.Engine].Adapter.(engine.Tokenizer)
+		tells := a.live.Engines[a.admit.Engine].Adapter.(engine.Tokenizer)
 		if w.ids, err = tells.Tokens(ctx, a.call.Request.API, body); err != nil {
 			return nil, 0, err
 		}

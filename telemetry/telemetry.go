@@ -41,10 +41,13 @@ var levels = map[string]slog.Level{
 	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
 }
 
-// NewLogger returns a logger that writes to w as c says; the error is that c
-// isn't valid. Secrets stay out of it by their type, identity.Secret, which
+// Severity is the least severe level that is logged.
+func (c Config) Severity() slog.Level { return levels[c.Level] }
+
+// NewLogger returns a logger that writes to w as c says, at a level that can be
+// changed; the error is that c isn't valid. Secrets stay out of it by their type, identity.Secret, which
 // prints as redacted.
-func NewLogger(w io.Writer, c Config) (*slog.Logger, error) {
+func NewLogger(w io.Writer, c Config, level *slog.LevelVar) (*slog.Logger, error) {
 	var err error
 	c.Validate(func(path string, value any, allowed string) {
 		err = fmt.Errorf("log.%s: value %v: allowed %s", path, value, allowed)
@@ -52,7 +55,8 @@ func NewLogger(w io.Writer, c Config) (*slog.Logger, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &slog.HandlerOptions{Level: levels[c.Level]}
+	level.Set(c.Severity())
+	o := &slog.HandlerOptions{Level: level}
 	if c.Format == "text" {
 		return slog.New(slog.NewTextHandler(w, o)), nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 
 func TestLogger(t *testing.T) {
 	var b bytes.Buffer
-	log, err := NewLogger(&b, Config{Level: "warn", Format: "json"})
+	log, err := NewLogger(&b, Config{Level: "warn", Format: "json"}, new(slog.LevelVar))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,7 @@ func TestLogger(t *testing.T) {
 	}
 
 	b.Reset()
-	log, err = NewLogger(&b, Config{Level: "debug", Format: "text"})
+	log, err = NewLogger(&b, Config{Level: "debug", Format: "text"}, new(slog.LevelVar))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +43,13 @@ func TestLogger(t *testing.T) {
 		t.Errorf("not text: %s", b.String())
 	}
 	for _, c := range []Config{{"loud", "json"}, {"info", "xml"}} {
-		if _, err := NewLogger(&b, c); err == nil || !strings.Contains(err.Error(), "allowed") {
+		if _, err := NewLogger(&b, c, new(slog.LevelVar)); err == nil || !strings.Contains(err.Error(), "allowed") {
 			t.Errorf("%v: want an error that says what is allowed, got %v", c, err)
 		}
 	}
 	var c Config
 	c.SetDefaults()
-	if _, err := NewLogger(&b, c); err != nil {
+	if _, err := NewLogger(&b, c, new(slog.LevelVar)); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
 }

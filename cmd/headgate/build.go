@@ -1,12 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/admission"
 	"headgate/config"
@@ -21,43 +20,60 @@ import (
 // that wait in its queues; no engine of today comes near it.
 const maxRunning = 8192
 
-// buildPools makes the configured pools. They know nothing of their engines
-// until they run.
-func buildPools(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger, j *journal.Writer, start time.Time) ([]*relay.Pool, error) {
-	metrics := relay.NewMetrics(reg)
-	var pools []*relay.Pool
-	for i := range cfg.Pools {
-		c := &cfg.Pools[i]
-		rc := relay.Config{
-			Name: c.Name, Models: c.Models, Capacity: maxRunning,
-			IdleTimeout: cfg.Limits.IdleTimeout, Keepalive: cfg.Limits.Keepalive, MaxAnswer: maxAnswer,
-			Start: start, Journal: j, Log: log, Metrics: metrics, Spans: cfg.Admin.OTLPTraces,
-			Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
-				return table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
-			},
-		}
-		for k := range c.Classes {
-			rc.Classes = append(rc.Classes, c.Classes[k].Name)
-			rc.Capacity += c.Classes[k].Queue.Depth
-		}
-		for k := range c.Engines {
-			e, err := buildEngine(c, &c.Engines[k])
-			if err != nil {
-				return nil, fmt.Errorf("pool %s: engine %s: %w", c.Name, c.Engines[k].Name, err)
-			}
-			rc.Engines = append(rc.Engines, e)
-		}
-		p := relay.New(rc)
-		pools = append(pools, p)
+// shared is what all pools of a process have in common.
+type shared struct {
+	start   time.Time
+	journal *journal.Writer // nil: none
+	log     *slog.Logger
+	metrics *relay.Metrics
+}
+
+// poolConfig is what a pool of the configuration is made of, or changed to. Its
+// engines have no adapters yet.
+func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
+	c := &cfg.Pools[i]
+	rc := relay.Config{
+		Name: c.Name, Models: c.Models, Capacity: maxRunning,
+		IdleTimeout: cfg.Limits.IdleTimeout, Keepalive: cfg.Limits.Keepalive, MaxAnswer: maxAnswer,
+		Start: s.start, Journal: s.journal, Log: s.log, Metrics: s.metrics, Spans: cfg.Admin.OTLPTraces,
+		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
+			return table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
+		},
 	}
-	reg.MustRegister(relay.NewCollector(pools))
-	return pools, nil
+	for k := range c.Classes {
+		rc.Classes = append(rc.Classes, c.Classes[k].Name)
+		rc.Capacity += c.Classes[k].Queue.Depth
+	}
+	for k := range c.Engines {
+		rc.Engines = append(rc.Engines, engineConfig(c, &c.Engines[k]))
+	}
+	return rc
+}
+
+// spareQueue is how much deeper all queues of a pool together may become while the
+// process runs.
+const spareQueue = 1 << 13
+
+// buildPool makes a pool. It knows nothing of its engines until it runs.
+func buildPool(rc relay.Config) (*relay.Pool, error) {
+	rc.Capacity += spareQueue
+	for k := range rc.Engines {
+		e := &rc.Engines[k]
+		var err error
+		if e.Adapter, err = e.Open(); err != nil {
+			for _, opened := range rc.Engines[:k] {
+				opened.Adapter.Close()
+			}
+			return nil, fmt.Errorf("pool %s: engine %s: %w", rc.Name, e.Name, err)
+		}
+	}
+	return relay.New(rc), nil
 }
 
 // takeSpans hands a span to the pool whose attempt it is of.
-func takeSpans(pools []*relay.Pool) func(spans.Span) spans.Outcome {
+func takeSpans(pools func() []*relay.Pool) func(spans.Span) spans.Outcome {
 	return func(s spans.Span) spans.Outcome {
-		for _, p := range pools {
+		for _, p := range pools() {
 			if o := p.Span(s); o != spans.Unknown {
 				return o
 			}
@@ -70,7 +86,7 @@ func takeSpans(pools []*relay.Pool) func(spans.Span) spans.Outcome {
 // a stream, in bytes.
 const maxAnswer = 64 << 20
 
-func buildEngine(pool *config.Pool, c *config.Engine) (relay.Engine, error) {
+func engineConfig(pool *config.Pool, c *config.Engine) relay.Engine {
 	var ec engine.Config
 	ec.SetDefaults()
 	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
@@ -78,15 +94,21 @@ func buildEngine(pool *config.Pool, c *config.Engine) (relay.Engine, error) {
 		Slots: int(c.Slots), KVTokens: int(c.KVTokens), BlockSize: int(c.BlockSize), MaxContext: int(c.MaxContext), Priority: c.Priority,
 		PrefixCache: c.PrefixCaching,
 	}
-	a, err := adapters.New(ec.Kind, ec)
-	if err != nil {
-		return relay.Engine{}, err
+	e := relay.Engine{
+		Name: c.Name, Key: engineKey(*c), ObserveEvery: c.ObserveEvery, Boundary: int64(pool.Boundary),
+		Open: func() (engine.Adapter, error) { return adapters.New(ec.Kind, ec) },
 	}
-	e := relay.Engine{Name: c.Name, Adapter: a, ObserveEvery: c.ObserveEvery, Boundary: int64(pool.Boundary)}
 	for k := range pool.Classes {
 		e.Priority = append(e.Priority, int(pool.Classes[k].Priority))
 	}
-	return e, nil
+	return e
+}
+
+// engineKey is all that an adapter is made of.
+func engineKey(c config.Engine) string {
+	c.ObserveEvery = 0
+	key, _ := json.Marshal(c) // of numbers, strings and flags
+	return string(key)
 }
 
 // table is a policy's table for engines as they are; resolve turns its amounts

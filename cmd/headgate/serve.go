@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,17 +21,20 @@ import (
 	"headgate/gateway"
 	"headgate/identity"
 	"headgate/journal"
+	"headgate/relay"
 	"headgate/telemetry"
 	"headgate/telemetry/spans"
 )
 
 func serveCommand() *cobra.Command {
 	var file, listen, admin string
-	var demo, load bool
+	var demo, load, watch bool
 	cmd := &cobra.Command{
 		Use: "serve (-c FILE | --demo)", Short: "Serve clients", Args: cobra.NoArgs,
 		Long: `Serve clients by a configuration file, or with --demo a simulated engine and two
-classes without any file. SIGTERM and SIGINT drain: what comes and what waits is
+classes without any file. A file that changes is taken over while it serves, on
+SIGHUP at once; one with a problem is refused whole, and what was in force goes on.
+SIGTERM and SIGINT drain: what comes and what waits is
 refused, what runs finishes within limits.drain_timeout; a second signal ends it
 at once.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,15 +59,30 @@ at once.`,
 			if err != nil {
 				return err
 			}
-			if listen != "" {
-				cfg.Listen = listen
+			override := func(cfg *config.Config) {
+				if listen != "" {
+					cfg.Listen = listen
+				}
+				if admin != "" {
+					cfg.Admin.Listen = admin
+				}
 			}
-			if admin != "" {
-				cfg.Admin.Listen = admin
-			}
+			override(cfg)
 			s, err := newServer(cfg, cmd.ErrOrStderr())
 			if err != nil {
 				return err
+			}
+			if !demo {
+				s.load = func() (*config.Config, []config.Problem, error) {
+					cfg, problems, err := config.Load(file)
+					if cfg != nil {
+						override(cfg)
+					}
+					return cfg, problems, err
+				}
+				if watch {
+					s.file = file
+				}
 			}
 			if demo {
 				printDemo(cmd.OutOrStdout(), s)
@@ -76,6 +95,7 @@ at once.`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "config", "c", "", "configuration file")
+	f.BoolVar(&watch, "watch", true, "take over a configuration file that has changed; SIGHUP has it read in any case")
 	f.BoolVar(&demo, "demo", false, "no file: a simulated engine, two classes, no keys")
 	f.BoolVar(&load, "sample-load", false, "with --demo: keep batch work coming and send an interactive request now and then")
 	f.StringVar(&listen, "listen", "", "address for clients, instead of the configuration's")
@@ -85,22 +105,32 @@ at once.`,
 
 // server is a gateway with everything it runs on.
 type server struct {
-	cfg     *config.Config
+	load    func() (*config.Config, []config.Problem, error) // of the file; nil: there is none
+	file    string                                           // that is watched; "": none
 	log     *slog.Logger
+	level   slog.LevelVar
+	shared  shared
 	journal *journal.Writer // nil: none
 	gateway *gateway.Gateway
 	clients net.Listener
 	admin   net.Listener
 	web     *http.Server // of the admin listener
-	follow  []func(context.Context)
+	reloads *reloads
+
+	config atomic.Pointer[config.Config] // in force
+	pools  atomic.Pointer[[]*relay.Pool]
+
+	running   context.Context        // of the pools
+	following sync.WaitGroup         // who runs them
+	stops     map[*relay.Pool]func() // ends one; only run and reload, one after the other, touch it
 }
 
 // newServer provisions everything and listens; nothing is served yet.
 func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
-	start := time.Now()
-	s := &server{cfg: cfg}
+	s := &server{stops: map[*relay.Pool]func(){}}
+	s.config.Store(cfg)
 	var err error
-	if s.log, err = telemetry.NewLogger(logTo, cfg.Log); err != nil {
+	if s.log, err = telemetry.NewLogger(logTo, cfg.Log, &s.level); err != nil {
 		return nil, err
 	}
 	auth, err := identity.New(cfg.Identity)
@@ -109,33 +139,33 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	}
 	build := telemetry.ReadBuild()
 	reg := telemetry.NewRegistry(build)
+	s.reloads = newReloads(reg)
+	s.shared = shared{start: time.Now(), log: s.log, metrics: relay.NewMetrics(reg)}
 	if cfg.Journal.File != "" {
-		s.journal, err = journal.Open(cfg.Journal.File, journal.Options{Buffer: cfg.Journal.Buffer, Start: start, Version: build.Version})
+		s.journal, err = journal.Open(cfg.Journal.File, journal.Options{Buffer: cfg.Journal.Buffer, Start: s.shared.start, Version: build.Version})
 		if err != nil {
 			return nil, err
 		}
+		s.shared.journal = s.journal
 		reg.MustRegister(s.journal)
 	}
-	pools, err := buildPools(cfg, reg, s.log, s.journal, start)
-	if err != nil {
-		return nil, errors.Join(err, s.close())
+	var pools []*relay.Pool
+	for i := range cfg.Pools {
+		p, err := buildPool(poolConfig(cfg, i, &s.shared))
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		pools = append(pools, p)
 	}
-	for _, p := range pools {
-		s.follow = append(s.follow, p.Run)
-	}
-	l := cfg.Limits
-	gc := gateway.Config{
-		Limits: gateway.Limits{
-			BodyBytes: int64(l.BodyBytes), HeaderBytes: int(l.HeaderBytes), HeaderTimeout: l.HeaderTimeout, BodyTimeout: l.BodyTimeout,
-			ClientStall: l.ClientStallTimeout, Connections: l.MaxConnections,
-		},
-		Auth: auth, Pools: pools, Log: s.log, Metrics: reg,
-	}
+	s.pools.Store(&pools)
+	reg.MustRegister(relay.NewCollector(s.present))
+	gc := gatewayConfig(cfg, auth, pools)
+	gc.Log, gc.Metrics = s.log, reg
 	if cfg.Admin.OTLPTraces {
-		gc.Spans = spans.New(takeSpans(pools), reg)
+		gc.Spans = spans.New(takeSpans(s.present), reg)
 	}
 	s.gateway = gateway.New(gc)
-	s.web = &http.Server{Handler: s.gateway.Admin(reg), ReadHeaderTimeout: l.HeaderTimeout, MaxHeaderBytes: int(l.HeaderBytes)}
+	s.web = &http.Server{Handler: s.gateway.Admin(reg), ReadHeaderTimeout: cfg.Limits.HeaderTimeout, MaxHeaderBytes: int(cfg.Limits.HeaderBytes)}
 	if s.clients, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen: %w", err), s.close())
 	}
@@ -143,6 +173,21 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), s.clients.Close(), s.close())
 	}
 	return s, nil
+}
+
+// present are the pools that there are.
+func (s *server) present() []*relay.Pool { return *s.pools.Load() }
+
+// gatewayConfig is what the configuration says of a gateway.
+func gatewayConfig(cfg *config.Config, auth *identity.Authenticator, pools []*relay.Pool) gateway.Config {
+	l := cfg.Limits
+	return gateway.Config{
+		Limits: gateway.Limits{
+			BodyBytes: int64(l.BodyBytes), HeaderBytes: int(l.HeaderBytes), HeaderTimeout: l.HeaderTimeout, BodyTimeout: l.BodyTimeout,
+			ClientStall: l.ClientStallTimeout, Connections: l.MaxConnections,
+		},
+		Auth: auth, Pools: pools,
+	}
 }
 
 // run serves until ctx ends, and drains. release gives signals back their own
@@ -157,24 +202,40 @@ func (s *server) run(ctx context.Context, release func()) error {
 		}
 	}()
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var following sync.WaitGroup
-	for _, run := range s.follow {
-		following.Go(func() { run(background) })
+	s.running = background
+	for _, p := range s.present() {
+		s.follow(p)
 	}
+	watching, unwatch := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		s.watch(watching)
+	}()
 	var err error
 	select {
 	case err = <-failed:
 	case <-ctx.Done():
 		release()
-		s.log.Info("draining", "timeout", s.cfg.Limits.DrainTimeout)
 	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Limits.DrainTimeout)
+	unwatch()
+	<-watched
+	timeout := s.config.Load().Limits.DrainTimeout
+	s.log.Info("draining", "timeout", timeout)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	ended := s.gateway.Drain(drain)
 	stop()
-	following.Wait()
+	s.following.Wait()
 	s.log.Info("stopped", "calls_ended_by_force", ended)
 	return errors.Join(err, s.web.Close(), s.close())
+}
+
+// follow runs a pool.
+func (s *server) follow(p *relay.Pool) {
+	ctx, stop := context.WithCancel(s.running)
+	s.stops[p] = stop
+	s.following.Go(func() { p.Run(ctx) })
 }
 
 func (s *server) close() error {
