@@ -117,8 +117,11 @@ type EngineSpec struct {
 	// Fatal: running out of KV ends everything that runs; limits are reserved in
 	// full and sent upstream.
 	Fatal bool
-	// Together: the engine acts between steps and orders by priority, so that a
-	// protected request is sent together with the abort that makes room for it.
+	// Together: the engine acts on aborts between steps, before it takes up new
+	// work, so that a protected request is sent together with the abort that makes
+	// room for it. Its own order plays no part: what waits inside it came by a
+	// boundary or together with an abort, and both are protected demand. Behind
+	// foreign work an engine without priorities starts it later.
 	Together bool
 	// Caches: the engine caches prefixes, so that a long prefill can be split.
 	Caches bool

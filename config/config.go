@@ -116,7 +116,7 @@ type Engine struct {
 	BlockSize int64 `yaml:"block_size,omitempty"`
 	// MaxContext is the longest sequence in tokens, prompt and output; absent: what the engine says, or all its KV tokens.
 	MaxContext int64 `yaml:"max_context,omitempty"`
-	// Priority tells whether the engine runs waiting requests in order of their priority (vLLM's --scheduling-policy priority); absent: what the engine says, or false. On such a vLLM a request is sent together with the abort of the loan that makes room for it, on all others once the abort is confirmed.
+	// Priority tells whether the engine runs waiting requests in order of their priority (vLLM's --scheduling-policy priority); absent: what the engine says, or false. Each class's priority is then sent along.
 	Priority *bool `yaml:"priority,omitempty"`
 	// PrefixCaching tells whether the engine finds prompts that begin alike in its cache (vLLM's --enable-prefix-caching); absent: what the engine says, or false. A prompt whose prefill would hold a protected class up for too long is then computed in pieces, where the engine tells token ids too (vLLM does). Say false to have none.
 	PrefixCaching *bool `yaml:"prefix_caching,omitempty"`

@@ -45,6 +45,7 @@ type setup struct {
 	models    []string
 	noEngine  bool
 	anonymous bool // and no keys
+	reclaim   bool // loans are ended at once
 	wrap      func(engine.Adapter) engine.Adapter
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
@@ -156,6 +157,9 @@ func newRig(t *testing.T, s setup) *rig {
 			for _, c := range []admission.ClassSpec{{Name: "interactive", Floor: floor}, {Name: "batch"}} {
 				c.Ceiling, c.IdleAfter, c.DefaultOut = envelope, 2*time.Second, 64
 				c.Depth, c.TenantDepth, c.MaxWait = s.depth, s.tenant, s.wait
+				if s.reclaim && c.Name == "batch" {
+					c.Mode = admission.ReclaimNow
+				}
 				t.Classes = append(t.Classes, c)
 			}
 			return t, nil

@@ -48,7 +48,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"pool", "class", "outcome"}),
 		recalls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "headgate_recall_seconds",
-			Help: "From the opening of a recall to one of its events: recall_granted, recall_served (the request it was opened for was admitted), recall_settled (what was ended for it is out; where nothing was, all that was lent), recall_closed (all is out that was lent); of that request dispatched, scheduled (where the engine does not tell, at the latest) and first_token.", Buckets: secondsBuckets,
+			Help: "From the opening of a recall to one of its events: recall_granted, recall_served (the request it was opened for was admitted), recall_settled (what was ended for it is out; where nothing was, all that was lent), recall_closed (all is out that was lent); of that request dispatched, scheduled (where the engine does not tell, at the latest; with otlp_traces that moves after 30 s without a span) and first_token.", Buckets: secondsBuckets,
 		}, []string{"pool", "class", "event"}),
 	}
 	m.pieces = prometheus.NewCounterVec(prometheus.CounterOpts{

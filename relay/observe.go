@@ -197,7 +197,7 @@ func (p *Pool) specsLocked(live *settings, open func(i int) bool) []admission.En
 		specs[i] = admission.EngineSpec{
 			Name: live.Engines[i].Name, Slots: int64(s.caps.Slots), KV: int64(s.caps.KVTokens), Block: max(int64(s.caps.BlockSize), 1),
 			MaxContext: int64(s.caps.MaxContext), Boundary: live.Engines[i].Boundary, Ordered: s.caps.Priority, Fatal: s.caps.Fatal,
-			Together: s.caps.StepAborts && s.caps.Priority,
+			Together: s.caps.StepAborts,
 			Caches:   p.warmsLocked(live, i),
 			GaugeAge: max(leastGaugeAge, 2*live.Engines[i].ObserveEvery),
 		}

@@ -57,7 +57,7 @@ pools:
 type burstEngine struct {
 	Name    string
 	About   string
-	ordered bool // by priority: takes an urgent request together with the aborts
+	ordered bool // by priority
 	metrics func(*vllmapi.Server, http.Handler) http.Handler
 }
 
@@ -65,8 +65,8 @@ var burstEngines = []burstEngine{
 	{"plain", "metrics of this moment", true, nil},
 	{"lag", "metrics of 2 s ago", true, lagging},
 	{"sticky", "metrics as when a step last ran", true, sticky},
-	{"unordered", "first come, first served: an urgent request is sent once the aborts are confirmed", false, nil},
-	{"idle", "the same, idle at once, with metrics as when a step last ran", false, sticky},
+	{"unordered", "first come, first served", false, nil},
+	{"idle", "the same, with metrics as when a step last ran", false, sticky},
 }
 
 // lagging serves metrics as they were some time ago.

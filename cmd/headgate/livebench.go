@@ -21,7 +21,6 @@ import (
 	"headgate/gateway"
 	"headgate/journal"
 	"headgate/simengine/vllmapi"
-	"headgate/trace"
 )
 
 // What the live benchmarks have in common: a simulated engine and a whole gateway
@@ -97,21 +96,6 @@ func (g *benchGateway) recalls(ctx context.Context) (all []gateway.RecallView, e
 		return nil, err
 	}
 	return all, json.Unmarshal(body, &all)
-}
-
-// prove lets batch borrow once. A stream may borrow once an answer on loan has shown
-// that such can be continued, and until then waits in the way of those behind it.
-func (g *benchGateway) prove(ctx context.Context) error {
-	var running sync.WaitGroup
-	errs := make([]error, 2)
-	for i := range errs {
-		running.Go(func() { errs[i] = complete(ctx, g.clients, trace.Batch, 64, 32) })
-	}
-	running.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("a request before the run: %w", err)
-	}
-	return nil
 }
 
 // completion is a request for a prompt of so many token ids and an answer of so

@@ -161,9 +161,6 @@ func (r *stormRun) measure(ctx context.Context, lasts time.Duration, file string
 	}
 	defer func() { err = errors.Join(err, g.stop()) }()
 
-	if err := g.prove(ctx); err != nil {
-		return err
-	}
 	before, err := computedPrompts(ctx, at.String())
 	if err != nil {
 		return err
