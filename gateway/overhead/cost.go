@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -127,7 +128,7 @@ func measureCost(o *options, out io.Writer) (*report, error) {
 	}
 	r.costBars()
 	if o.profile != "" {
-		err = b.profile(o)
+		err = b.profile(o, out)
 	}
 	return r, err
 }
@@ -263,27 +264,33 @@ func (r *report) costBars() {
 	}
 }
 
-// profile runs the workloads again and takes Headgate's profiles of them.
-func (b *bench) profile(o *options) error {
+// profile runs the workloads again and takes profiles of both processes: what
+// Headgate does more shows beside what any proxy does.
+func (b *bench) profile(o *options, out io.Writer) error {
 	if err := os.MkdirAll(o.profile, 0o755); err != nil {
 		return err
 	}
-	admin := "http://" + b.arms[headgate].Admin + "/debug/pprof/"
-	take := func(name, path string) error {
-		doc, err := fetch(admin + path)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(o.profile, name), doc, 0o644)
+	for _, arm := range []string{proxy, headgate} {
+		take := func(name, path string) error {
+			doc, err := fetch("http://" + b.arms[arm].Admin + "/debug/pprof/" + path)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(o.profile, arm+"-"+strings.ReplaceAll(name, " ", "-")+".pprof"), doc, 0o644)
+			}
+			return err
 		}
-		return err
-	}
-	for _, w := range []*workload{&few, &many, &burst} {
-		took := make(chan error, 1)
-		seconds := max(int(o.each/time.Second), 1)
-		go func() { took <- take("cpu-"+w.name+".pprof", fmt.Sprintf("profile?seconds=%d", seconds)) }()
-		_, err := w.run(b.addr(headgate), time.Duration(seconds)*time.Second)
-		if err := errors.Join(err, <-took); err != nil {
-			return fmt.Errorf("profile of %s: %w", w.name, err)
+		for _, w := range []*workload{&few, &many, &burst} {
+			took := make(chan error, 1)
+			seconds := max(int(o.each/time.Second), 1)
+			go func() { took <- take(w.name, fmt.Sprintf("profile?seconds=%d", seconds)) }()
+			got, err := w.run(b.addr(arm), time.Duration(seconds)*time.Second)
+			if err := errors.Join(err, <-took); err != nil {
+				return fmt.Errorf("profile of %s, %s: %w", arm, w.name, err)
+			}
+			fmt.Fprintf(out, "profiled: %s, %s, %d requests\n", arm, w.name, got.requests)
+		}
+		if err := take("allocations", "allocs"); err != nil {
+			return err
 		}
 	}
-	return take("allocs.pprof", "allocs")
+	return nil
 }

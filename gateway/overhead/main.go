@@ -68,7 +68,7 @@ func run(args []string, out, errs io.Writer) int {
 		return 0
 	case "cost":
 		measure = measureCost
-		f.StringVar(&o.profile, "profile", "", "folder for profiles of Headgate, taken in a run of their own")
+		f.StringVar(&o.profile, "profile", "", "folder for profiles of the proxy and of Headgate, taken after the measures")
 		f.IntVar(&o.reps, "reps", 5, "repetitions")
 		f.DurationVar(&o.each, "each", 3*time.Second, "time of one workload in one arm")
 		f.IntVar(&o.samples, "samples", 2000, "first bytes measured in each arm")

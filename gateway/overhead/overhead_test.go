@@ -90,7 +90,7 @@ func TestCost(t *testing.T) {
 			t.Errorf("%s: no allocations", arm)
 		}
 	}
-	for _, name := range []string{"cpu-few events.pprof", "cpu-many events.pprof", "cpu-burst.pprof", "allocs.pprof"} {
+	for _, name := range []string{"proxy-few-events.pprof", "headgate-few-events.pprof", "headgate-many-events.pprof", "headgate-burst.pprof", "headgate-allocations.pprof"} {
 		if info, err := os.Stat(filepath.Join(profiles, name)); err != nil || info.Size() == 0 {
 			t.Errorf("profile %s: %v", name, err)
 		}

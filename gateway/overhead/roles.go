@@ -95,6 +95,7 @@ func watched() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(telemetry.NewRegistry(telemetry.ReadBuild()), promhttp.HandlerOpts{}))
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	return mux
 }
 
@@ -201,7 +202,7 @@ func startHeadgate(program, dir, upstream string, slots, depth int) (*process, e
 	text := fmt.Sprintf(`listen: 127.0.0.1:0
 admin: {listen: "127.0.0.1:0"}
 limits: {max_connections: 65536, drain_timeout: 1s}
-journal: {file: %q, buffer: 65536}
+journal: {file: %q}
 keys:
   - {name: bench, tenant: bench, hash: %q, classes: [interactive, batch]}
 pools:
