@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +16,7 @@ import (
 	"headgate/engine/adapters"
 	"headgate/journal"
 	"headgate/relay"
+	"headgate/telemetry/otlp"
 	"headgate/telemetry/spans"
 )
 
@@ -52,6 +55,24 @@ func buildPools(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger,
 	}
 	reg.MustRegister(relay.NewCollector(pools))
 	return pools, nil
+}
+
+// buildExporter makes the exporter that is configured; nil: there is none.
+func buildExporter(c *config.OTLP, reg *prometheus.Registry, version string, start time.Time, log *slog.Logger) (*otlp.Exporter, error) {
+	if c.Endpoint == "" {
+		return nil, nil
+	}
+	oc := otlp.Config{
+		Endpoint: strings.TrimSuffix(c.Endpoint, "/"), Traces: c.Traces, Metrics: c.Metrics, Logs: c.Logs, MetricsEvery: c.MetricsEvery,
+		Gather: reg, Register: reg, Queue: c.Queue, Version: version, Start: start, Log: log,
+	}
+	if c.HeadersEnv != "" {
+		var err error
+		if oc.Headers, err = otlp.ParseHeaders(os.Getenv(c.HeadersEnv)); err != nil {
+			return nil, fmt.Errorf("otlp.headers_env: variable %s: %w", c.HeadersEnv, err)
+		}
+	}
+	return otlp.New(oc), nil
 }
 
 // takeSpans hands a span to the pool whose attempt it is of.

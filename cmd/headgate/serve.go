@@ -21,7 +21,9 @@ import (
 	"headgate/identity"
 	"headgate/journal"
 	"headgate/telemetry"
+	"headgate/telemetry/otlp"
 	"headgate/telemetry/spans"
+	"headgate/telemetry/tracing"
 )
 
 func serveCommand() *cobra.Command {
@@ -93,6 +95,7 @@ type server struct {
 	admin   net.Listener
 	web     *http.Server // of the admin listener
 	follow  []func(context.Context)
+	export  *otlp.Exporter // nil: none
 }
 
 // newServer provisions everything and listens; nothing is served yet.
@@ -109,6 +112,12 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	}
 	build := telemetry.ReadBuild()
 	reg := telemetry.NewRegistry(build)
+	if s.export, err = buildExporter(&cfg.OTLP, reg, build.Version, start, s.log); err != nil {
+		return nil, err
+	}
+	if s.export != nil && cfg.OTLP.Logs {
+		s.log = slog.New(s.export.Handler(s.log.Handler()))
+	}
 	if cfg.Journal.File != "" {
 		s.journal, err = journal.Open(cfg.Journal.File, journal.Options{Buffer: cfg.Journal.Buffer, Start: start, Version: build.Version})
 		if err != nil {
@@ -123,6 +132,11 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	for _, p := range pools {
 		s.follow = append(s.follow, p.Run)
 	}
+	if cfg.Estimates.File != "" {
+		e := &estimates{file: cfg.Estimates.File, pools: pools, log: s.log}
+		e.restore()
+		s.follow = append(s.follow, e.run)
+	}
 	l := cfg.Limits
 	gc := gateway.Config{
 		Limits: gateway.Limits{
@@ -130,6 +144,9 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 			ClientStall: l.ClientStallTimeout, Connections: l.MaxConnections,
 		},
 		Auth: auth, Pools: pools, Log: s.log, Metrics: reg,
+	}
+	if s.export != nil && cfg.OTLP.Traces {
+		gc.Tracer = &tracing.Tracer{Share: cfg.OTLP.Sample.Fraction(), Follow: cfg.OTLP.FollowParent, Export: s.export.Span}
 	}
 	if cfg.Admin.OTLPTraces {
 		gc.Spans = spans.New(takeSpans(pools), reg)
@@ -148,6 +165,14 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 // run serves until ctx ends, and drains. release gives signals back their own
 // meaning, so that a second one ends the process.
 func (s *server) run(ctx context.Context, release func()) error {
+	// It ends last, with what the end has to say.
+	exporting, stopExport := context.WithCancel(context.WithoutCancel(ctx))
+	var exported sync.WaitGroup
+	if s.export != nil {
+		exported.Go(func() { s.export.Run(exporting) })
+	}
+	defer exported.Wait()
+	defer stopExport()
 	s.log.Info("serving", "listen", s.clients.Addr().String(), "admin", s.admin.Addr().String(), "version", telemetry.ReadBuild().Version, "pid", os.Getpid())
 	failed := make(chan error, 2)
 	go func() { failed <- s.gateway.Serve(s.clients) }()

@@ -27,6 +27,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -89,6 +90,7 @@ type Exporter struct {
 	logs     signal
 
 	delay, pause time.Duration // batchDelay and firstPause
+	most         int           // batchMost
 }
 
 // signal is one of the three, with what became of its items.
@@ -102,7 +104,7 @@ type signal struct {
 func New(cfg Config) *Exporter {
 	x := &Exporter{
 		cfg: cfg, spans: make(chan *tracing.Span, cfg.Queue), records: make(chan *logspb.LogRecord, cfg.Queue),
-		delay: batchDelay, pause: firstPause,
+		delay: batchDelay, pause: firstPause, most: batchMost,
 		client: &http.Client{
 			Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 2 * time.Minute, DialContext: (&net.Dialer{Timeout: timeout}).DialContext},
 			// The headers may hold a key, which is for nobody else.
@@ -168,7 +170,7 @@ func (x *Exporter) Run(ctx context.Context) {
 func batches[T any](ctx, hard context.Context, x *Exporter, s *signal, queue <-chan T, data func([]T) proto.Message) {
 	tick := time.NewTicker(x.delay)
 	defer tick.Stop()
-	batch := make([]T, 0, batchMost)
+	batch := make([]T, 0, x.most)
 	send := func() {
 		if len(batch) > 0 {
 			x.export(ctx, hard, s, len(batch), data(batch))
@@ -179,7 +181,7 @@ func batches[T any](ctx, hard context.Context, x *Exporter, s *signal, queue <-c
 	for ctx.Err() == nil {
 		select {
 		case item := <-queue:
-			if batch = append(batch, item); len(batch) == batchMost {
+			if batch = append(batch, item); len(batch) == x.most {
 				send()
 			}
 		case <-tick.C:
@@ -190,7 +192,7 @@ func batches[T any](ctx, hard context.Context, x *Exporter, s *signal, queue <-c
 	for {
 		select {
 		case item := <-queue:
-			if batch = append(batch, item); len(batch) == batchMost {
+			if batch = append(batch, item); len(batch) == x.most {
 				send()
 			}
 		default:
@@ -277,6 +279,22 @@ func (x *Exporter) post(ctx context.Context, s *signal, body []byte) (rejected i
 		return 0, 0, err
 	}
 	return 0, 0, fmt.Errorf("%s answers %s", s.path, resp.Status)
+}
+
+// ParseHeaders reads name=value, several with commas between them, values
+// percent-encoded, as OpenTelemetry's own variables have it. An error does not
+// repeat what may be a key.
+func ParseHeaders(s string) (http.Header, error) {
+	h := http.Header{}
+	for i, pair := range strings.Split(s, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if name = strings.TrimSpace(name); !ok || name == "" || err != nil || strings.ContainsAny(name, " \t:\r\n\x00") || strings.ContainsAny(value, "\r\n\x00") {
+			return nil, fmt.Errorf("its header %d is none: allowed is name=value, several with commas between them, values percent-encoded", i+1)
+		}
+		h.Add(name, value)
+	}
+	return h, nil
 }
 
 // partial reads how many items an Export...ServiceResponse says were rejected,

@@ -244,7 +244,7 @@ func TestAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			col := newCollector(t, c.answer)
 			r := newRig(col.URL, nil)
-			r.delay = time.Millisecond
+			r.most = 3
 			r.spans(3)
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan struct{})
@@ -360,6 +360,18 @@ func TestRecovers(t *testing.T) {
 	}
 	if problems, err := testutil.GatherAndLint(r.reg); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+func TestParseHeaders(t *testing.T) {
+	h, err := ParseHeaders("api-key=k=1, Authorization=Bearer%20x")
+	if want := (http.Header{"Api-Key": {"k=1"}, "Authorization": {"Bearer x"}}); err != nil || !cmp.Equal(h, want) {
+		t.Errorf("%v, %v", h, err)
+	}
+	for _, bad := range []string{"", "hunter2", "a=1,", "=hunter2", "a b=hunter2", "a=hunter2%0d%0ab", "a=hunter2%"} {
+		if _, err := ParseHeaders(bad); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", bad, err)
+		}
 	}
 }
 
