@@ -19,6 +19,9 @@ type Config struct {
 	Journal  journal.Config   `yaml:"journal"`
 	Identity identity.Config  `yaml:",inline"`
 
+	OTLP      OTLP      `yaml:"otlp"`
+	Estimates Estimates `yaml:"estimates,omitempty"`
+
 	// Pools are the engines behind the gateway and how they are shared.
 	Pools []Pool `yaml:"pools"`
 
@@ -39,6 +42,45 @@ type Admin struct {
 
 // SetDefaults listens on the loopback only.
 func (a *Admin) SetDefaults() { a.Listen = "127.0.0.1:9090" }
+
+// OTLP says to which collector the process exports what it says about itself, in
+// OTLP over HTTP. A collector that is slow or away delays nothing: what does not
+// fit the queue is dropped and counted.
+type OTLP struct {
+	// Endpoint is the collector's URL, to which /v1/traces, /v1/metrics and /v1/logs are added, such as http://127.0.0.1:4318; absent: nothing is exported.
+	Endpoint string `yaml:"endpoint,omitempty"`
+	// HeadersEnv names the environment variable that holds headers for the collector, such as a key: name=value, several with commas between them, values percent-encoded.
+	HeadersEnv string `yaml:"headers_env,omitempty"`
+	// Traces is whether a span is exported for each sampled request, each of its waits and each of its attempts.
+	Traces bool `yaml:"traces"`
+	// Metrics is whether what /metrics shows is exported too.
+	Metrics bool `yaml:"metrics"`
+	// Logs is whether what is logged is exported too.
+	Logs bool `yaml:"logs"`
+	// Sample is the share of requests that are traced, such as 5%. It is drawn for each.
+	Sample Share `yaml:"sample"`
+	// FollowParent lets the sampled flag of a client's traceparent decide whether its request is traced, where it sends one. Only for clients that may decide what is stored; a trace is continued in any case.
+	FollowParent bool `yaml:"follow_parent"`
+	// MetricsEvery is how often metrics are exported, 1s to 1h.
+	MetricsEvery time.Duration `yaml:"metrics_every"`
+	// Queue is how many spans, and how many lines of the log, may wait for the collector. Raise it when headgate_otlp_items_total counts dropped ones while the collector is well.
+	Queue int `yaml:"queue"`
+}
+
+// SetDefaults exports everything once there is an endpoint. The queue has the
+// spans of about a thousand requests.
+func (o *OTLP) SetDefaults() {
+	*o = OTLP{Traces: true, Metrics: true, Logs: true, Sample: 100, MetricsEvery: 15 * time.Second, Queue: 4096}
+}
+
+// Estimates says what of what was learned outlives the process.
+type Estimates struct {
+	// File to keep in what was learned about prompts' tokens, by pool and model, written every minute and at the end, and read at the start; absent: learned anew. Its directory must be writable.
+	File string `yaml:"file,omitempty"`
+}
+
+// IsZero tells whether nothing does.
+func (e Estimates) IsZero() bool { return e == Estimates{} }
 
 // Limits bound what one client can take of the gateway. A value of 0 is not
 // "no limit" unless that is said.

@@ -44,6 +44,8 @@ var restarts = map[string]bool{
 	"log.format":     true, // a log of two forms can't be read by a program
 	"journal.file":   true, // what is recalled in one file would end in another
 	"journal.buffer": true, // is made with the writer
+	"otlp":           true, // one exporter has the queues and the connection
+	"estimates.file": true, // is read at the start
 
 	"keys":          false,
 	"anonymous":     false,

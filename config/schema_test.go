@@ -108,6 +108,8 @@ var patterns = map[string]string{
 	"config.Config.Listen":    addressPattern,
 	"config.Admin.Listen":     addressPattern,
 	"config.Engine.URL":       `^https?://[^/?#]`,
+	"config.OTLP.Endpoint":    `^https?://[^/?#]`,
+	"config.OTLP.HeadersEnv":  `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Engine.APIKeyEnv": `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"identity.Key.Hash":       `^sha256:[0-9A-Fa-f]{64}$`,
 }
@@ -128,7 +130,9 @@ func requires(key, value string, others ...string) *schema {
 }
 
 // everything is a good file that has each optional part once.
-const everything = `keys: [{name: k, tenant: t, hash: "sha256:%064d", classes: [interactive, batch], default: batch}]
+const everything = `otlp: {endpoint: "http://h:4318", headers_env: H}
+estimates: {file: f}
+keys: [{name: k, tenant: t, hash: "sha256:%064d", classes: [interactive, batch], default: batch}]
 anonymous: {classes: [interactive], default: interactive}
 service_tiers: {flex: batch, priority: interactive}
 pools:

@@ -31,6 +31,7 @@ func (c *Config) validate(l *list) {
 	c.Log.Validate(l.below("log"))
 	c.Journal.Validate(l.below("journal"))
 	c.Identity.Validate(l.bad)
+	c.OTLP.validate(l)
 	if n := len(c.Pools); n < 1 || n > maxPools {
 		l.bad("pools", n, fmt.Sprintf("1 to %d pools", maxPools))
 	}
@@ -67,6 +68,19 @@ func (c *Config) listeners(l *list) {
 			path, other = other, path
 		}
 		l.bad(path, c.Listen, "an address of its own: "+other+" has this one")
+	}
+}
+
+func (o *OTLP) validate(l *list) {
+	if o.Endpoint != "" {
+		baseURL(l, "otlp.endpoint", o.Endpoint, "name the collector's headers by headers_env")
+	}
+	if s := o.HeadersEnv; s != "" && !envName(s) {
+		l.bad("otlp.headers_env", identity.Redacted, allowedEnv)
+	}
+	duration(l.below("otlp"), "metrics_every", o.MetricsEvery, time.Second, time.Hour, false)
+	if o.Queue < 16 || o.Queue > 1<<16 {
+		l.bad("otlp.queue", o.Queue, "16 to 65536")
 	}
 }
 
@@ -146,7 +160,7 @@ func (e *Engine) validate(l *list, at string) {
 	e.address(l, at)
 	if s := e.APIKeyEnv; s != "" && !envName(s) {
 		// What stands where a variable's name should may be the key itself.
-		l.bad(at+".api_key_env", identity.Redacted, "the name of an environment variable: letters, digits and '_', beginning with no digit")
+		l.bad(at+".api_key_env", identity.Redacted, allowedEnv)
 	}
 	for _, n := range []struct {
 		key         string
@@ -177,7 +191,7 @@ func (e *Engine) validate(l *list, at string) {
 	duration(l.below(at), "observe_every", e.ObserveEvery, 20*time.Millisecond, time.Minute, false)
 }
 
-// Unset warns of engines whose key is in a variable that is not set where the
+// Unset warns of keys that are in a variable that is not set where the
 // configuration is checked: serve does not start without it. Problems are in the
 // order of the file.
 func (c *Config) Unset(getenv func(string) string) []Problem {
@@ -189,26 +203,41 @@ func (c *Config) Unset(getenv func(string) string) []Problem {
 			}
 		}
 	}
+	if v := c.OTLP.HeadersEnv; v != "" && getenv(v) == "" {
+		l.warn("otlp.headers_env", "the variable is not set here, and serve does not start without it")
+	}
 	sortProblems(l.problems)
 	return l.problems
 }
 
-// address checks the URL. A refused one may hold a password, so it is not
-// repeated.
+// address checks the URL.
 func (e *Engine) address(l *list, at string) {
-	const allowed = "an http or https URL of scheme, host and port, and a path if the server has one"
-	u, err := url.Parse(e.URL)
+	if e.URL == "" {
+		l.bad(at+".url", "nothing", allowedURL)
+		return
+	}
+	baseURL(l, at+".url", e.URL, "name the engine's key by api_key_env")
+}
+
+const (
+	allowedURL = "an http or https URL of scheme, host and port, and a path if the server has one"
+	allowedEnv = "the name of an environment variable: letters, digits and '_', beginning with no digit"
+)
+
+// baseURL checks a URL to which paths that begin with /v1 are added; secret says
+// where its secrets belong. A refused one may hold a password, so it is not
+// repeated.
+func baseURL(l *list, at, text, secret string) {
+	u, err := url.Parse(text)
 	switch {
-	case e.URL == "":
-		l.bad(at+".url", "nothing", allowed)
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Opaque != "":
-		l.bad(at+".url", identity.Redacted, allowed)
+		l.bad(at, identity.Redacted, allowedURL)
 	case u.User != nil:
-		l.bad(at+".url", identity.Redacted, "a URL without user and password: name the engine's key by api_key_env")
+		l.bad(at, identity.Redacted, "a URL without user and password: "+secret)
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		l.bad(at+".url", identity.Redacted, "a URL without query and fragment")
-	case strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1"):
-		l.bad(at+".url", e.URL, "the URL without /v1, which is added")
+		l.bad(at, identity.Redacted, "a URL without query and fragment")
+	case strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1"), strings.HasSuffix(u.Path, "/v1/traces"):
+		l.bad(at, text, "the URL without /v1, which is added")
 	}
 }
 

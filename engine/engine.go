@@ -48,6 +48,9 @@ type Attempt struct {
 	Body []byte // already projected
 	// ID names the attempt upstream; unique per attempt.
 	ID string
+	// Traceparent makes what the engine traces a part of the request's trace, in W3C
+	// Trace Context's form; empty: it is sent none.
+	Traceparent string
 	// Stream tells whether Body asks for server-sent events. A body that does
 	// not is answered by a Stream of exactly one Delta holding the whole answer.
 	Stream bool

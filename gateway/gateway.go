@@ -24,6 +24,7 @@ import (
 
 	"headgate/identity"
 	"headgate/relay"
+	"headgate/telemetry/tracing"
 	"headgate/wire"
 )
 
@@ -48,6 +49,8 @@ type Config struct {
 	Count   func(*wire.Request) int
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Tracer begins the spans of requests; nil: none is traced.
+	Tracer *tracing.Tracer
 	// Spans answers POST /v1/traces on the admin listener; nil: there is none.
 	Spans http.Handler
 }
@@ -204,7 +207,7 @@ func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req
 
 // call is the request as the relay knows it.
 func (w *response) call(p *identity.Principal, req *wire.Request) *relay.Call {
-	return &relay.Call{ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived}
+	return &relay.Call{ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived, Span: w.span}
 }
 
 // pool finds the pool of a model in which the class has a share. A pool whose

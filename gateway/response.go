@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"headgate/relay"
+	"headgate/telemetry/tracing"
 	"headgate/wire"
 	"headgate/wire/sse"
 )
@@ -19,6 +20,7 @@ type response struct {
 	cfg     *Config // in force when the request came; it is judged by no other
 	id      string
 	arrived time.Time
+	span    *tracing.Span // nil: the request is not traced
 
 	class   string
 	stream  bool

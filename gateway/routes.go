@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"headgate/identity"
+	"headgate/telemetry/tracing"
 	"headgate/wire"
 	"headgate/wire/anthropic"
 )
@@ -101,6 +102,7 @@ func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		status, code = err.Status, err.Code
 		w.fail(err)
 	}
+	w.traced(status, code)
 	g.requests.WithLabelValues(rt.name, strconv.Itoa(status)).Inc()
 	if g.cfg.Log.Enabled(r.Context(), slog.LevelDebug) {
 		g.cfg.Log.Debug("request", "request", w.id, "route", rt.name, "status", status, "code", code, "class", w.class, "duration", time.Since(w.arrived))
@@ -125,5 +127,30 @@ func (g *Gateway) authenticated(w *response, r *http.Request, rt *route) (err *w
 	if err != nil {
 		return err
 	}
+	// A caller that is not known gets nothing stored.
+	if g.cfg.Tracer != nil && rt.allow == allowPost {
+		w.trace(g.cfg.Tracer, r)
+	}
 	return rt.serve(g, w, r, p)
+}
+
+// trace begins the request's span. Its path is a route's.
+func (w *response) trace(t *tracing.Tracer, r *http.Request) {
+	w.span = t.Start(r.Header.Values("Traceparent"), r.Method+" "+r.URL.Path, w.arrived)
+	w.span.Text("http.request.method", r.Method)
+	w.span.Text("http.route", r.URL.Path)
+	w.span.Text("headgate.request", w.id)
+}
+
+// traced ends it. What goes wrong on the client's side is no failure here.
+func (w *response) traced(status int, code string) {
+	if w.span == nil {
+		return
+	}
+	w.span.Number("http.response.status_code", int64(status))
+	w.span.Text("error.type", code)
+	if status >= http.StatusInternalServerError {
+		w.span.Fail()
+	}
+	w.span.Over(time.Now())
 }

@@ -17,6 +17,7 @@ import (
 	"headgate/admission"
 	"headgate/engine"
 	"headgate/journal"
+	"headgate/telemetry/tracing"
 	"headgate/wire"
 )
 
@@ -43,6 +44,7 @@ type attempt struct {
 	length     int    // tokens of a piece as it was sent
 	warmed     int    // of which the cache had none before
 	timing     *engine.Timing
+	span       *tracing.Span // nil: the request is not traced
 
 	writing   sync.Mutex // the sink's, against the keep-alive
 	done      bool       // the engine's terminator has been passed on
@@ -146,7 +148,7 @@ func (a *attempt) run(ctx context.Context) {
 	defer stop()
 	s, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
 		API: api, Body: body, ID: attemptID(a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
-		Interruptible: a.admit.Loan || a.stitch != nil, TokenIDs: a.stitch != nil,
+		Interruptible: a.admit.Loan || a.stitch != nil, TokenIDs: a.stitch != nil, Traceparent: a.span.Traceparent(),
 	})
 	if err != nil {
 		a.undispatched(ctx, err)
@@ -670,6 +672,7 @@ func (a *attempt) report() (again bool) {
 		a.flags |= admission.FlagReleased
 	}
 	again = a.tell()
+	a.traced(time.Now())
 	if a.confirm != nil {
 		a.pool.tasks.Add(1)
 		go a.release()

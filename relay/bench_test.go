@@ -12,6 +12,7 @@ import (
 	"headgate/admission"
 	"headgate/engine"
 	"headgate/journal"
+	"headgate/telemetry/tracing"
 	"headgate/wire"
 )
 
@@ -146,6 +147,22 @@ func BenchmarkServe(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkServeTraced is the same call with a span of its own and one of its
+// attempt, up to the export.
+func BenchmarkServeTraced(b *testing.B) {
+	p, call := instantPool(b, answer(16)), instantCall(b, true)
+	tracer := &tracing.Tracer{Share: 1, Export: func(*tracing.Span) {}}
+	b.ReportAllocs()
+	for b.Loop() {
+		traced := *call
+		traced.Span = tracer.Start(nil, "POST /v1/chat/completions", call.Arrived)
+		if err := p.Serve(context.Background(), &traced, nowhere{}); err != nil {
+			b.Fatal(err)
+		}
+		traced.Span.Over(time.Now())
 	}
 }
 

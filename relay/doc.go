@@ -56,6 +56,7 @@ import (
 	"headgate/admission"
 	"headgate/engine"
 	"headgate/journal"
+	"headgate/telemetry/tracing"
 	"headgate/wire"
 )
 
@@ -67,6 +68,7 @@ type Call struct {
 	Tenant    string
 	Principal string
 	Arrived   time.Time
+	Span      *tracing.Span // of the request; nil: it is not traced
 }
 
 // Decision is what admission said about a call that may run.

@@ -101,6 +101,8 @@ type record struct {
 	recalled  uint64 // and the recall
 	cancel    context.CancelCauseFunc
 	recall    uint64
+
+	attempts int // that are in the request's trace; its goroutine's alone
 }
 
 type stage uint8

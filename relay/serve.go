@@ -35,11 +35,15 @@ func (p *Pool) carry(ctx context.Context, r *record, sink Sink) *wire.Error {
 		p.leave()
 	}()
 	for {
-		if refused := p.await(ctx, r, sink); refused != nil {
+		wait := p.traceWait(r)
+		refused := p.await(ctx, r, sink)
+		p.waitOver(r, wait)
+		if refused != nil {
 			over = true
 			return refused
 		}
 		a = p.attempt(r, sink)
+		a.trace()
 		a.run(ctx)
 		if !a.report() {
 			over = true

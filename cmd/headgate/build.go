@@ -4,8 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/admission"
 	"headgate/config"
@@ -13,6 +17,7 @@ import (
 	"headgate/engine/adapters"
 	"headgate/journal"
 	"headgate/relay"
+	"headgate/telemetry/otlp"
 	"headgate/telemetry/spans"
 )
 
@@ -68,6 +73,24 @@ func buildPool(rc relay.Config) (*relay.Pool, error) {
 		}
 	}
 	return relay.New(rc), nil
+}
+
+// buildExporter makes the exporter that is configured; nil: there is none.
+func buildExporter(c *config.OTLP, reg *prometheus.Registry, version string, start time.Time, log *slog.Logger) (*otlp.Exporter, error) {
+	if c.Endpoint == "" {
+		return nil, nil
+	}
+	oc := otlp.Config{
+		Endpoint: strings.TrimSuffix(c.Endpoint, "/"), Traces: c.Traces, Metrics: c.Metrics, Logs: c.Logs, MetricsEvery: c.MetricsEvery,
+		Gather: reg, Register: reg, Queue: c.Queue, Version: version, Start: start, Log: log,
+	}
+	if c.HeadersEnv != "" {
+		var err error
+		if oc.Headers, err = otlp.ParseHeaders(os.Getenv(c.HeadersEnv)); err != nil {
+			return nil, fmt.Errorf("otlp.headers_env: variable %s: %w", c.HeadersEnv, err)
+		}
+	}
+	return otlp.New(oc), nil
 }
 
 // takeSpans hands a span to the pool whose attempt it is of.

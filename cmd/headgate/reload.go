@@ -199,6 +199,7 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 // next file is compared with that.
 func keepUnchangeable(old, cfg *config.Config) {
 	cfg.Listen, cfg.Admin, cfg.Journal, cfg.Log.Format = old.Listen, old.Admin, old.Journal, old.Log.Format
+	cfg.OTLP, cfg.Estimates = old.OTLP, old.Estimates
 	cfg.Limits.HeaderBytes, cfg.Limits.HeaderTimeout, cfg.Limits.MaxConnections = old.Limits.HeaderBytes, old.Limits.HeaderTimeout, old.Limits.MaxConnections
 }
 

@@ -23,7 +23,9 @@ import (
 	"headgate/journal"
 	"headgate/relay"
 	"headgate/telemetry"
+	"headgate/telemetry/otlp"
 	"headgate/telemetry/spans"
+	"headgate/telemetry/tracing"
 )
 
 func serveCommand() *cobra.Command {
@@ -120,9 +122,11 @@ type server struct {
 	config atomic.Pointer[config.Config] // in force
 	pools  atomic.Pointer[[]*relay.Pool]
 
-	running   context.Context        // of the pools
-	following sync.WaitGroup         // who runs them
-	stops     map[*relay.Pool]func() // ends one; only run and reload, one after the other, touch it
+	running    context.Context         // of the pools
+	following  sync.WaitGroup          // who runs them
+	stops      map[*relay.Pool]func()  // ends one; only run and reload, one after the other, touch it
+	background []func(context.Context) // what runs beside the pools
+	export     *otlp.Exporter          // nil: none
 }
 
 // newServer provisions everything and listens; nothing is served yet.
@@ -140,7 +144,14 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	build := telemetry.ReadBuild()
 	reg := telemetry.NewRegistry(build)
 	s.reloads = newReloads(reg)
-	s.shared = shared{start: time.Now(), log: s.log, metrics: relay.NewMetrics(reg)}
+	s.shared = shared{start: time.Now(), metrics: relay.NewMetrics(reg)}
+	if s.export, err = buildExporter(&cfg.OTLP, reg, build.Version, s.shared.start, s.log); err != nil {
+		return nil, err
+	}
+	if s.export != nil && cfg.OTLP.Logs {
+		s.log = slog.New(s.export.Handler(s.log.Handler()))
+	}
+	s.shared.log = s.log
 	if cfg.Journal.File != "" {
 		s.journal, err = journal.Open(cfg.Journal.File, journal.Options{Buffer: cfg.Journal.Buffer, Start: s.shared.start, Version: build.Version})
 		if err != nil {
@@ -161,6 +172,14 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	reg.MustRegister(relay.NewCollector(s.present))
 	gc := gatewayConfig(cfg, auth, pools)
 	gc.Log, gc.Metrics = s.log, reg
+	if cfg.Estimates.File != "" {
+		e := &estimates{file: cfg.Estimates.File, pools: s.present, log: s.log}
+		e.restore()
+		s.background = append(s.background, e.run)
+	}
+	if s.export != nil && cfg.OTLP.Traces {
+		gc.Tracer = &tracing.Tracer{Share: cfg.OTLP.Sample.Fraction(), Follow: cfg.OTLP.FollowParent, Export: s.export.Span}
+	}
 	if cfg.Admin.OTLPTraces {
 		gc.Spans = spans.New(takeSpans(s.present), reg)
 	}
@@ -193,6 +212,14 @@ func gatewayConfig(cfg *config.Config, auth *identity.Authenticator, pools []*re
 // run serves until ctx ends, and drains. release gives signals back their own
 // meaning, so that a second one ends the process.
 func (s *server) run(ctx context.Context, release func()) error {
+	// It ends last, with what the end has to say.
+	exporting, stopExport := context.WithCancel(context.WithoutCancel(ctx))
+	var exported sync.WaitGroup
+	if s.export != nil {
+		exported.Go(func() { s.export.Run(exporting) })
+	}
+	defer exported.Wait()
+	defer stopExport()
 	s.log.Info("serving", "listen", s.clients.Addr().String(), "admin", s.admin.Addr().String(), "version", telemetry.ReadBuild().Version, "pid", os.Getpid())
 	failed := make(chan error, 2)
 	go func() { failed <- s.gateway.Serve(s.clients) }()
@@ -205,6 +232,9 @@ func (s *server) run(ctx context.Context, release func()) error {
 	s.running = background
 	for _, p := range s.present() {
 		s.follow(p)
+	}
+	for _, run := range s.background {
+		s.following.Go(func() { run(background) })
 	}
 	watching, unwatch := context.WithCancel(ctx)
 	watched := make(chan struct{})

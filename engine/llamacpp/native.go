@@ -144,6 +144,9 @@ func (n *native) stream(ctx context.Context, path string, at *engine.Attempt, bo
 	if at.ID != "" {
 		req.Header.Set("X-Request-Id", at.ID)
 	}
+	if at.Traceparent != "" {
+		req.Header.Set("Traceparent", at.Traceparent)
+	}
 	via := n.own
 	if !at.Interruptible {
 		via = n.pooled

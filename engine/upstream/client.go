@@ -172,6 +172,9 @@ func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream
 	if a.ID != "" {
 		req.Header.Set("X-Request-Id", a.ID)
 	}
+	if a.Traceparent != "" {
+		req.Header.Set("Traceparent", a.Traceparent)
+	}
 	via := c.own
 	if !a.Interruptible {
 		via = c.pooled
