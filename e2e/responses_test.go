@@ -199,7 +199,6 @@ func testResponseReclaim(t *testing.T, b backend) {
 
 // Tools and reasoning as the SDK's helper reads them, of an engine that uses them.
 func TestResponsesWithTools(t *testing.T) {
-	k := newKeys(t)
 	s := newScript(t,
 		`{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"a tool"},"finish_reason":null}]}`,
 		`{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"I look."},"finish_reason":null}]}`,
@@ -207,9 +206,9 @@ func TestResponsesWithTools(t *testing.T) {
 		`{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":":\"up\"}"}}]},"finish_reason":null}]}`,
 		`{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}`,
 		`{"id":"1","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":20,"completion_tokens":9,"total_tokens":29}}`)
-	g := serveBackend(t, backend{kind: "openai", url: s.URL, model: "m"}, k, "", "")
+	g := s.serve(t, "")
 	for _, stream := range []bool{false, true} {
-		r := client.Run(t, sdk, respond(g, k.app, object{"model": "m", "input": "where?", "stream": stream,
+		r := client.Run(t, sdk, respond(g, "", object{"model": "m", "input": "where?", "stream": stream,
 			"tools": []object{{"type": "function", "name": "look", "parameters": object{"type": "object"}, "strict": false}}}))
 		if r.Error != nil {
 			t.Errorf("%+v", r.Error)
