@@ -40,7 +40,7 @@ func TestEmbeddingsGiveWay(t *testing.T) {
 				e := g.engines[0]
 				batch := embed(g, "batch", `["a","b"]`)
 				first := e.Accept(t)
-				if first.API != wire.Embeddings || gjson.GetBytes(first.Body, "input").Raw != `["a","b"]` || gjson.GetBytes(first.Body, "stream").Exists() || gjson.GetBytes(first.Body, "max_tokens").Exists() {
+				if first.API != wire.Embeddings || gjson.GetBytes(first.Body, "input").Raw != `["a","b"]` || gjson.GetBytes(first.Body, "stream").Exists() || gjson.GetBytes(first.Body, "max_tokens").Exists() || gjson.GetBytes(first.Body, "rid").Exists() {
 					t.Errorf("the engine got %d %s", first.API, first.Body)
 				}
 				wants := g.serve("interactive", sent(true, ""))
