@@ -38,7 +38,7 @@ var layers = [][]string{
 
 // pure packages do the same with the same input, whatever drives them. They
 // import nothing of the project but each other.
-var pure = []string{"admission", "kv", "wire", "wire/anthropic", "wire/sse"}
+var pure = []string{"admission", "kv", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
 
 // impure is what such a package must not import, and what of package time it
 // must not call.

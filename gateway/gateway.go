@@ -150,7 +150,8 @@ func (g *Gateway) Drain(ctx context.Context) int {
 	return ended
 }
 
-// generate serves a chat completion or a completion.
+// generate serves a request that engines take as it is: a chat completion, a
+// completion or embeddings.
 func (g *Gateway) generate(w *response, r *http.Request, p *identity.Principal, api wire.API) *wire.Error {
 	body, err := g.read(w, r)
 	if err != nil {

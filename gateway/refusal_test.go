@@ -46,7 +46,7 @@ func TestRefusals(t *testing.T) {
 		{"wrong method", "GET", chat, "", nil, 405, wire.CodeMethodNotAllowed, "", []string{"GET", "POST"}},
 		{"wrong method of a list", "DELETE", "/v1/models", "", nil, 405, wire.CodeMethodNotAllowed, "", []string{"DELETE", "GET, HEAD"}},
 		{"options", "OPTIONS", completions, "", nil, 405, wire.CodeMethodNotAllowed, "", []string{"OPTIONS", "POST"}},
-		{"no route", "POST", "/v1/embeddings", "{}", nil, 404, wire.CodeRouteNotFound, "", []string{"/v1/embeddings"}},
+		{"no route", "POST", "/v1/rerank", "{}", nil, 404, wire.CodeRouteNotFound, "", []string{"/v1/rerank"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, setup{limits: Limits{BodyBytes: 4096}}, func(t *testing.T, r *rig) {

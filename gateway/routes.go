@@ -15,6 +15,7 @@ import (
 	"headgate/telemetry/tracing"
 	"headgate/wire"
 	"headgate/wire/anthropic"
+	"headgate/wire/responses"
 )
 
 // route is one entry of the allowlist.
@@ -51,12 +52,18 @@ func generate(api wire.API) func(*Gateway, *response, *http.Request, *identity.P
 var routes = map[string]route{
 	wire.Chat.Path():          {"chat", allowPost, generate(wire.Chat)},
 	wire.Completions.Path():   {"completions", allowPost, generate(wire.Completions)},
+	wire.Embeddings.Path():    {"embeddings", allowPost, generate(wire.Embeddings)},
+	responses.Path:            {"responses", allowPost, (*Gateway).responses},
 	anthropic.MessagesPath:    {"messages", allowPost, (*Gateway).messages},
 	anthropic.CountTokensPath: {"count_tokens", allowPost, (*Gateway).countTokens},
 	modelsPath:                {"models", allowGet, (*Gateway).models},
 }
 
-var modelRoute = route{"model", allowGet, (*Gateway).model}
+var (
+	modelRoute = route{"model", allowGet, (*Gateway).model}
+	// storedRoute is all that the Responses API has below its path.
+	storedRoute = route{"stored_response", allowGet + ", " + http.MethodPost + ", " + http.MethodDelete, (*Gateway).stored}
+)
 
 // find looks a path up as it was written: one that only becomes a route once it
 // is decoded or cleaned is none, so that no proxy in front and no gateway
@@ -69,6 +76,9 @@ func find(u *url.URL) (route, bool) {
 	}
 	if len(path) > len(modelPrefix) && strings.HasPrefix(path, modelPrefix) {
 		return modelRoute, true
+	}
+	if strings.HasPrefix(path, responses.Path+"/") {
+		return storedRoute, true
 	}
 	return route{name: "none"}, false
 }

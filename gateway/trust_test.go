@@ -33,7 +33,7 @@ func TestRoutesAreAnAllowlist(t *testing.T) {
 		for _, path := range []string{
 			"/", "/v1", "/v1/", "/metrics", "/health", "/healthz", "/readyz", "/debug/admission", "/debug/pprof/", "/debug/pprof/cmdline",
 			"/tokenize", "/detokenize", "/abort_request", "/abort_requests", "/server_info", "/reset_prefix_cache", "/sleep", "/slots", "/props",
-			"/v1/embeddings", "/v1/responses", "/v1/load_lora_adapter", "/v1/chat/completions/..", "/v1/chat/completions/../..",
+			"/v1/rerank", "/v1/responses2", "/v1/load_lora_adapter", "/v1/chat/completions/..", "/v1/chat/completions/../..",
 			"/v1/chat/completions/../../abort_request", "/v1/chat/completions/", "//v1/chat/completions", "/v1//chat/completions", "/v1/chat//completions",
 			"/V1/chat/completions", "/v1/chat/completions%00", "/v1/chat%2fcompletions", "/v1/chat%2Fcompletions", "/v1/%63hat/completions",
 			"/v1/chat/completions%2f..%2f..%2fmetrics", "/v1/chat/completions;x", "/%2e%2e/metrics", "/v1/models/", "/v1/./models", "/v1/models%2f",

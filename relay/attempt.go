@@ -126,8 +126,9 @@ func (a *attempt) run(ctx context.Context) {
 	eng := &a.live.Engines[a.admit.Engine]
 	req := a.call.Request
 	// Upstream always streams, so that what an answer has come to is known while
-	// it runs; except where several sequences make up one whole answer.
-	stream := req.Stream || req.N <= 1
+	// it runs; except where several sequences make up one whole answer, and where
+	// nothing is generated.
+	stream := req.Stream || req.N <= 1 && req.API.Generates()
 	proj := wire.Projection{Stream: stream, MaxTokens: int(a.admit.Limit)}
 	if model != req.Model {
 		proj.Model = model
@@ -603,7 +604,7 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 // credible tells whether an engine can have processed as many tokens as it says:
 // no more than its sequences can hold.
 func (a *attempt) credible(u *wire.Usage) bool {
-	most := a.longest * max(a.call.Request.N, 1)
+	most := a.longest * max(a.call.Request.N, a.call.Request.Prompts, 1)
 	return u.Prompt >= 0 && u.Completion >= 0 && u.Cached >= 0 && (most == 0 || u.Prompt <= most && u.Completion <= most)
 }
 
@@ -715,7 +716,7 @@ func (a *attempt) tell() (again bool) {
 	}
 	if a.prompt > 0 {
 		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt-a.before)
-		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out), Prompt: int32(a.prompt / a.call.Request.Prompts)})
+		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out), Prompt: p.sequenceLocked(a.call.Request, a.prompt)})
 	}
 	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.out), Flags: a.flags, Cause: a.cause})
 	return r.stage != stageOver

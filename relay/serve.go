@@ -90,8 +90,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	}
 	r := &record{
 		class: class, call: call, wake: make(chan struct{}, 1), arrived: admission.Time(call.Arrived.Sub(p.cfg.Start)),
-		// Sequences share nothing that is sure, so each is priced with a prompt.
-		prompt: int32(min(max(p.price.Estimate(req.Model, req.Content)/req.Prompts, 1), 1<<30)),
+		prompt: p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content)),
 	}
 	line := journal.Event{Kind: journal.Arrived, Mono: int64(r.arrived), Declared: req.Declared}
 	if p.servesLocked(req.Model) {
@@ -133,7 +132,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	if r.whole {
 		flags = admission.FlagWhole
 	}
-	if req.Content.Media > 0 {
+	if req.Content.Media > 0 || !req.API.Generates() {
 		flags |= admission.FlagUnsplit
 	}
 	p.active++
@@ -142,6 +141,25 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	})
 	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
 	return r, nil
+}
+
+// sequenceLocked is what one of a request's sequences is priced with of its prompt
+// tokens. Sequences share nothing that is sure, so each of a completion has a
+// prompt. The inputs of embeddings have one sequence's slot between them, and at
+// most what the longest sequence takes: an engine works them off as it finds room,
+// and lets go of each at once.
+func (p *Pool) sequenceLocked(req *wire.Request, tokens int) int32 {
+	switch {
+	case req.API.Generates():
+		tokens /= req.Prompts
+	case req.Prompts > 1:
+		for i := range p.engines {
+			if most := longest(&p.engines[i].caps); most > 1 {
+				tokens = min(tokens, most-1)
+			}
+		}
+	}
+	return int32(min(max(tokens, 1), 1<<30))
 }
 
 // turnAwayLocked refuses a request that the core never hears of.

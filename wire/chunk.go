@@ -7,7 +7,8 @@ import (
 )
 
 // ParseChunk reads what one event's data says. It is also what reads a whole
-// answer that was not streamed, which is told as one chunk.
+// answer that was not streamed, which is told as one chunk; of embeddings that is
+// the usage.
 //
 // Tokens is counted per choice: the length of token_ids where the engine sends
 // them, else 1 for a choice that carries text of any kind or a tool call, else

@@ -108,8 +108,9 @@ func isMedia(key []byte) bool {
 
 const promptAllowed = "a string, an array of strings, an array of token ids, or an array of such arrays"
 
-// prompt measures a completion's prompt and counts how many there are.
-func (p *parser) prompt() {
+// prompt measures a completion's prompt, or what is to be embedded, and counts how
+// many there are.
+func (p *parser) prompt(name string) {
 	switch p.peek() {
 	case '"':
 		p.measureString()
@@ -120,7 +121,7 @@ func (p *parser) prompt() {
 		p.skip()
 		return
 	default:
-		p.contentKind("prompt", promptAllowed)
+		p.contentKind(name, promptAllowed)
 		return
 	}
 	first, n := byte(0), 0
@@ -135,19 +136,19 @@ func (p *parser) prompt() {
 		}
 		switch {
 		case c != first || c != '"' && c != '[' && c != '0':
-			p.contentKind(fmt.Sprintf("prompt[%d]", n), promptAllowed)
+			p.contentKind(fmt.Sprintf("%s[%d]", name, n), promptAllowed)
 		case c == '"':
 			p.measureString()
 		case c == '0':
-			p.tokenID("prompt", n)
+			p.tokenID(name, n)
 		default:
-			p.tokenIDs(fmt.Sprintf("prompt[%d]", n))
+			p.tokenIDs(fmt.Sprintf("%s[%d]", name, n))
 		}
 	}
 	switch {
 	case p.err != nil:
 	case n == 0:
-		p.refuse(InvalidField("prompt", "an empty array", promptAllowed))
+		p.refuse(InvalidField(name, "an empty array", promptAllowed))
 	case first == '0':
 		p.prompts++
 	default:

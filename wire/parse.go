@@ -23,6 +23,7 @@ const (
 	fieldPriority
 	fieldMessages
 	fieldPrompt
+	fieldInput
 	fieldN
 	fieldBestOf
 	fieldNCmpl
@@ -34,7 +35,7 @@ const (
 
 var fieldNames = [numFields]string{"model", "stream", "stream_options", "stream_options.include_usage",
 	"max_tokens", "max_completion_tokens", "n_predict", "priority", "messages", "prompt",
-	"n", "best_of", "n_cmpl", "use_beam_search", "service_tier", "stop"}
+	"input", "n", "best_of", "n_cmpl", "use_beam_search", "service_tier", "stop"}
 
 // limits are the fields that limit the output. llama-server lets n_predict
 // override the other two, so a gateway that overlooked it would admit one length
@@ -162,7 +163,7 @@ func (p *parser) object() {
 			p.r.fixed = p.r.fixed || !ok && string(v) != "null"
 		case "messages":
 			p.once(fieldMessages)
-			if p.r.API == Chat {
+			if p.r.API != Completions {
 				p.messages()
 			} else {
 				p.skip()
@@ -170,7 +171,14 @@ func (p *parser) object() {
 		case "prompt":
 			p.once(fieldPrompt)
 			if p.r.API == Completions {
-				p.prompt()
+				p.prompt("prompt")
+			} else {
+				p.skip()
+			}
+		case "input":
+			p.once(fieldInput)
+			if p.r.API == Embeddings {
+				p.prompt("input")
 			} else {
 				p.skip()
 			}
@@ -383,10 +391,25 @@ func (p *parser) complete() {
 		}
 		p.r.Prompts = max(1, p.prompts)
 		p.r.N *= p.r.Prompts
+	case Embeddings:
+		p.embeddings()
 	}
 	p.r.fixed = p.r.fixed || p.r.Constrained || p.r.N > 1 || p.r.Content.Media > 0 || p.r.Declared && p.r.MaxTokens == 0 ||
 		p.given(fieldMaxTokens) && p.given(fieldMaxCompletionTokens) || // engines differ in which of them goes first
 		p.r.API == Completions && !p.given(fieldMaxTokens) // engines have a limit of their own then
+}
+
+// embeddings checks a request without output. Engines also take a chat's messages
+// for an input.
+func (p *parser) embeddings() {
+	if p.prompts == 0 && p.r.Content.Messages == 0 {
+		p.refuse(MissingField("input", promptAllowed))
+	}
+	if p.r.Stream {
+		p.refuse(InvalidField("stream", "true", "false or left out, as embeddings come as one document"))
+	}
+	p.r.Prompts, p.r.N = max(1, p.prompts), 1
+	p.r.MaxTokens, p.r.Declared = 0, true
 }
 
 // given tells whether an owned scalar is there and not null.

@@ -38,6 +38,11 @@ func TestParse(t *testing.T) {
 		{"ids in place of messages", Chat, `{"model":"m","input_ids":[1,2],` + hi + `}`, Request{Model: "m", N: 1, Content: Content{Bytes: content.Bytes, Messages: 1, TokenIDs: 2}}},
 		{"embeddings in place of a prompt", Completions, `{"model":"m","prompt_embeds":["AAAA","BBBB"]}`, Request{Model: "m", N: 2, Prompts: 2, Content: Content{Media: 2}}},
 		{"other API's fields", Completions, `{"model":"m","prompt":"hi","messages":5}`, Request{Model: "m", N: 1, Content: prompt}},
+		{"input", Embeddings, `{"model":"m","input":"hi","dimensions":8,"max_tokens":9,"n":3}`, Request{Model: "m", Declared: true, N: 1, Content: prompt}},
+		{"inputs", Embeddings, `{"model":"m","input":["h","i"],"prompt":5}`, Request{Model: "m", Declared: true, N: 1, Prompts: 2, Content: prompt}},
+		{"ids", Embeddings, `{"model":"m","input":[1,2]}`, Request{Model: "m", Declared: true, N: 1, Content: Content{TokenIDs: 2}}},
+		{"several of ids", Embeddings, `{"model":"m","input":[[1,2],[3]]}`, Request{Model: "m", Declared: true, N: 1, Prompts: 2, Content: Content{TokenIDs: 3}}},
+		{"messages to embed", Embeddings, `{"model":"m",` + hi + `}`, Request{Model: "m", Declared: true, N: 1, Content: content}},
 		{"suffix", Completions, `{"model":"m","prompt":"h","suffix":"i"}`, Request{Model: "m", N: 1, Content: prompt}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,6 +69,10 @@ func TestParseRefuses(t *testing.T) {
 		in                   string
 		code, param, message string
 	}{
+		{"no input", Embeddings, `{"model":"m","input":null}`, CodeMissingField, "input", "input is missing; required: a string, an array of strings, an array of token ids, or an array of such arrays"},
+		{"mixed input", Embeddings, `{"model":"m","input":["a",1]}`, CodeInvalidField, "input[1]", "input[1] is a number; allowed: a string, an array of strings, an array of token ids, or an array of such arrays"},
+		{"two inputs", Embeddings, `{"model":"m","input":"a","input":"b"}`, CodeInvalidField, "input", "input is given twice; allowed: once"},
+		{"a stream of embeddings", Embeddings, `{"model":"m","input":"a","stream":true}`, CodeInvalidField, "stream", "stream is true; allowed: false or left out, as embeddings come as one document"},
 		{"empty", Chat, ``, CodeInvalidJSON, "", "the body is not valid JSON: unexpected end, want a value at byte 0"},
 		{"cut", Chat, `{"model":"m`, CodeInvalidJSON, "", "the body is not valid JSON: unexpected end in the string that begins at byte 9 at byte 11"},
 		{"trailing", Chat, `{} {}`, CodeInvalidJSON, "", "the body is not valid JSON: unexpected '{', want the end at byte 3"},

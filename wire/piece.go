@@ -9,7 +9,7 @@ import "strconv"
 // engine then need not compute what its cache has, and its prompt is made of
 // nothing but what an engine tells the ids of.
 func (r *Request) Splittable() bool {
-	if r.N > 1 || r.Content.Media > 0 {
+	if r.N > 1 || r.Content.Media > 0 || !r.API.Generates() {
 		return false
 	}
 	sc := scanner{b: r.Body}

@@ -24,6 +24,7 @@ type edit struct {
 //   - MaxTokens lowers every limit that the client gave (max_tokens,
 //     max_completion_tokens, n_predict) to it. Without one of the first two, which
 //     are the ones that every engine obeys, max_tokens is added.
+//   - Neither of the two is done to a request without output.
 //   - TokenIDs adds return_token_ids, which a resumable request does not have, and
 //     makes null of its stop, which a Stitch sees to.
 //   - Priority replaces or adds priority. Without HasPriority a client's own
@@ -60,7 +61,8 @@ func (r *Request) Project(dst []byte, p Projection) ([]byte, error) {
 	if p.Model != "" && p.Model != r.Model {
 		set(fieldModel, string(appendString(nil, p.Model)))
 	}
-	if p.Stream {
+	generates := r.API.Generates()
+	if p.Stream && generates {
 		set(fieldStream, "true")
 		if sp := r.spans[fieldStreamOptions]; sp.key == 0 || r.Body[sp.from] != '{' {
 			set(fieldStreamOptions, `{"include_usage":true}`)
@@ -74,7 +76,7 @@ func (r *Request) Project(dst []byte, p Projection) ([]byte, error) {
 			edits = append(edits, edit{sp.from + 1, sp.from + 1, text})
 		}
 	}
-	if p.MaxTokens > 0 {
+	if p.MaxTokens > 0 && generates {
 		limit := strconv.Itoa(p.MaxTokens)
 		obeyed := false
 		for _, f := range limits {

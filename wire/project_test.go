@@ -265,3 +265,19 @@ func BenchmarkProject(b *testing.B) {
 		}
 	}
 }
+
+// What has no output is given no limit of one, and never streamed, continued or
+// sent in pieces.
+func TestProjectEmbeddings(t *testing.T) {
+	r, err := Parse(Embeddings, []byte(`{"model":"m","input":"a","encoding_format":"base64","priority":3}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _ := r.Project(nil, Projection{Model: "x", Stream: true, MaxTokens: 5, HasPriority: true})
+	if want := `{"model":"x","input":"a","encoding_format":"base64","priority":0}`; string(got) != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if r.Resumable() || r.Splittable() {
+		t.Errorf("resumable %v, splittable %v", r.Resumable(), r.Splittable())
+	}
+}

@@ -11,12 +11,13 @@
 // requests.
 package wire
 
-// API is one client-facing generation route.
+// API is one route of the engines.
 type API uint8
 
 const (
 	Chat        API = 1 + iota // POST /v1/chat/completions
 	Completions                // POST /v1/completions
+	Embeddings                 // POST /v1/embeddings
 )
 
 // Path returns the route's path, which is the same on the client's side and on
@@ -27,9 +28,16 @@ func (a API) Path() string {
 		return "/v1/chat/completions"
 	case Completions:
 		return "/v1/completions"
+	case Embeddings:
+		return "/v1/embeddings"
 	}
 	return ""
 }
+
+// Generates tells whether an answer is made token by token. Another one has no
+// output: it comes as one document, is never streamed, and can't be continued, only
+// made again.
+func (a API) Generates() bool { return a != Embeddings }
 
 func (a API) String() string {
 	switch a {
@@ -37,6 +45,8 @@ func (a API) String() string {
 		return "chat"
 	case Completions:
 		return "completions"
+	case Embeddings:
+		return "embeddings"
 	}
 	return "unknown"
 }
@@ -52,14 +62,17 @@ type Request struct {
 	IncludeUsage bool // the client asked for the usage chunk itself
 	// MaxTokens is the declared output limit of one choice, in tokens: the
 	// smallest of max_completion_tokens, max_tokens and n_predict that is given.
-	// Declared tells whether there was one; 0 is a legal declared value.
+	// Declared tells whether there was one; 0 is a legal declared value, and that of
+	// every request without output.
 	MaxTokens int
 	Declared  bool
 	// N is the number of sequences the engine runs for this request: the largest
-	// of n, best_of and n_cmpl, times the number of prompts (completions).
+	// of n, best_of and n_cmpl, times the number of prompts (completions). It is 1
+	// for embeddings: how many of their inputs an engine runs at once is its own
+	// doing.
 	N int
-	// Prompts is how many prompts Content sums up: 1 but for completions that
-	// give several.
+	// Prompts is how many prompts Content sums up: 1 but for completions and
+	// embeddings that give several.
 	Prompts     int
 	ServiceTier string
 	// Constrained: a grammar, a JSON schema, a response_format other than text, a

@@ -17,11 +17,14 @@ import (
 type Route string
 
 const (
-	Chat        Route = "chat"        // client.chat.completions.create
-	Completions Route = "completions" // client.completions.create
-	Models      Route = "models"      // client.models.list
-	Messages    Route = "messages"    // Anthropic's client.messages.create and .stream
-	CountTokens Route = "countTokens" // Anthropic's client.messages.countTokens
+	Chat        Route = "chat"             // client.chat.completions.create
+	Completions Route = "completions"      // client.completions.create
+	Models      Route = "models"           // client.models.list
+	Responses   Route = "responses"        // client.responses.create and .stream
+	Retrieve    Route = "retrieveResponse" // client.responses.retrieve, of the body's id
+	Embeddings  Route = "embeddings"       // client.embeddings.create
+	Messages    Route = "messages"         // Anthropic's client.messages.create and .stream
+	CountTokens Route = "countTokens"      // Anthropic's client.messages.countTokens
 )
 
 // Call is one use of an SDK.
@@ -34,7 +37,7 @@ type Call struct {
 	MaxRetries int               `json:"maxRetries"`          // the SDK's own default is 2
 	TimeoutMS  int               `json:"timeoutMs,omitempty"` // 60,000 when zero
 	// AbortAfter drops the stream after so many chunks that carry text, of a
-	// message anything; 0: never.
+	// message or response anything; 0: never.
 	AbortAfter int `json:"abortAfter,omitempty"`
 }
 
@@ -45,7 +48,8 @@ type Result struct {
 	Chunks       int               `json:"chunks"` // that carried text
 	FinishReason string            `json:"finishReason"`
 	Usage        *Usage            `json:"usage"`
-	Message      json.RawMessage   `json:"message"` // as Anthropic's SDK has it
+	Message      json.RawMessage   `json:"message"` // as the SDK has it, of messages and responses
+	Embeddings   [][]float64       `json:"embeddings"`
 	Models       []string          `json:"models"`
 	Headers      map[string]string `json:"headers"` // of the last response, names in lower case
 	Attempts     []Attempt         `json:"attempts"`

@@ -6,9 +6,9 @@
 //
 //   {baseURL, apiKey, route, body, headers, maxRetries, timeoutMs, abortAfter}
 //
-// route is "chat", "completions" or "models", or of Anthropic's SDK "messages" or
-// "countTokens"; body goes to the SDK as it is, with
-// stream for a streamed answer; abortAfter (> 0) drops the stream after so many
+// route is "chat", "completions", "responses", "retrieveResponse", "embeddings" or
+// "models", or of Anthropic's SDK "messages" or "countTokens"; body goes to the SDK
+// as it is, with stream for a streamed answer; abortAfter (> 0) drops the stream after so many
 // chunks that carry text. Standard output has one JSON line per event: {index,
 // event: "first"} at a call's first chunk, and {index, event: "done", ...} with
 // what the caller of the SDK would have seen, an error by its class name included.
@@ -61,6 +61,13 @@ const routes = {
     seen.usage = {prompt_tokens: (await client.messages.countTokens(call.body, {headers: call.headers})).input_tokens}
   },
   messages: converse,
+  responses: respond,
+  retrieveResponse: (client, call) => client.responses.retrieve(call.body.id, {}, {headers: call.headers}),
+  async embeddings(client, call, seen) {
+    const answer = await client.embeddings.create(call.body, {headers: call.headers})
+    seen.embeddings = answer.data.map(item => item.embedding)
+    seen.usage = answer.usage
+  },
   completions: (client, call, seen, onFirst) => generate(client.completions, call, seen, onFirst, choice => choice.text),
 }
 
@@ -114,6 +121,33 @@ function told(message, seen) {
   const {input_tokens, cache_read_input_tokens, output_tokens} = message.usage
   const prompt = input_tokens + cache_read_input_tokens
   seen.usage = {prompt_tokens: prompt, completion_tokens: output_tokens, total_tokens: prompt + output_tokens}
+}
+
+// The SDK's own helper puts a stream together, and throws on pieces of what it has
+// not been told of.
+async function respond(client, call, seen, onFirst) {
+  const {stream, ...body} = call.body
+  if (!stream) return answered(await client.responses.create(body, {headers: call.headers}), seen)
+  const events = client.responses.stream(body, {headers: call.headers})
+  for await (const event of events) {
+    if (!event.type.endsWith('.delta')) continue
+    if (++seen.chunks === 1) onFirst()
+    if (call.abortAfter > 0 && seen.chunks >= call.abortAfter) {
+      events.abort()
+      seen.aborted = true
+      return
+    }
+  }
+  answered(await events.finalResponse(), seen)
+}
+
+function answered(response, seen) {
+  seen.message = response
+  seen.id = response.id
+  seen.finishReason = response.incomplete_details?.reason ?? response.status
+  seen.text = response.output_text
+  const {input_tokens, output_tokens, total_tokens} = response.usage
+  seen.usage = {prompt_tokens: input_tokens, completion_tokens: output_tokens, total_tokens}
 }
 
 const calls = JSON.parse(await new Response(process.stdin).text())

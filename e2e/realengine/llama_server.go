@@ -67,6 +67,9 @@ func startLlamaServer(t testing.TB, binary string, o Options) (*Engine, error) {
 	if o.Unified {
 		args = append(args, "--kv-unified")
 	}
+	if o.Embeddings {
+		args = append(args, "--embeddings", "--pooling", "mean")
+	}
 	cmd := exec.Command("sh", args...)
 	// Its log tells the port. A pipe of the system's, since os/exec would wait
 	// for a writer of its own until every descendant has closed it.

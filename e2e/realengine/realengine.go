@@ -35,6 +35,7 @@ type Options struct {
 	Priority          bool // order the engine's queue by the request's priority, lower first
 	PerRequestMetrics bool // report each request's queue time, as vLLM does on request
 	Unified           bool // llama-server: one KV pool, of which each slot may take all
+	Embeddings        bool // llama-server: embed, and do nothing else
 }
 
 func (o Options) withDefaults() Options {

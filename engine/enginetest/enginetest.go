@@ -233,6 +233,9 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request) {
 	case wire.Completions.Path():
 		e.generate(w, r, wire.Completions)
 		return
+	case wire.Embeddings.Path():
+		e.generate(w, r, wire.Embeddings)
+		return
 	}
 	if e.opts.Kind == engine.LlamaCpp && e.llama(w, r) {
 		return

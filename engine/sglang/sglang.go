@@ -167,8 +167,9 @@ func (a *Adapter) body(at *engine.Attempt, rid string) []byte {
 		body = slice(body, p.Index, p.Index+len(p.Raw), strconv.FormatInt(-p.Int(), 10))
 	}
 	// The last of several members of one name counts, so that a client's own id,
-	// however it is written, is none.
-	if end := bytes.LastIndexByte(body, '}'); end > 0 {
+	// however it is written, is none. Of embeddings each input is to have an id of its
+	// own, which the server gives them.
+	if end := bytes.LastIndexByte(body, '}'); end > 0 && at.API.Generates() {
 		body = slice(body, end, end, `,"rid":"`+rid+`"`)
 	}
 	return body

@@ -149,7 +149,7 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream, error) {
 	path := a.API.Path()
 	if path == "" {
-		return nil, fmt.Errorf("dispatch: api %d: allowed are chat and completions", a.API)
+		return nil, fmt.Errorf("dispatch: api %d: allowed are chat, completions and embeddings", a.API)
 	}
 	run, cut := ctx, context.CancelFunc(func() {})
 	if c.hooks.End != nil {

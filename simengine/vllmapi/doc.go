@@ -22,4 +22,7 @@
 // Sampling parameters are accepted and mean nothing; n choices are equal, as
 // they would be at temperature 0. Output constraints (response_format, tools)
 // are accepted and not obeyed. logprobs, echo, images and LoRA are refused.
+// vLLM serves either a model that generates or one that embeds; this server does
+// both, and its vectors are as much without sense as its words. There is no
+// /v1/responses: the gateway asks an engine for a chat.
 package vllmapi

@@ -82,14 +82,14 @@ func (s *Server) newAnswer(g *generation, given string) *answer {
 		rand.Read(b[:])
 		given = hex.EncodeToString(b[:])
 	}
-	prefix := map[api]string{chatAPI: "chatcmpl-", completionAPI: "cmpl-", tokensAPI: "generate-tokens-"}[g.api]
+	prefix := map[api]string{chatAPI: "chatcmpl-", completionAPI: "cmpl-", tokensAPI: "generate-tokens-", embeddingAPI: "embd-"}[g.api]
 	an := &answer{generation: g, server: s, id: prefix + given, created: time.Now().Unix()}
 	an.job = &job{wake: make(chan struct{}, 1)}
 	for _, prompt := range g.prompts {
 		for range g.n {
 			i := len(an.choices)
 			external := an.id
-			if g.api == completionAPI {
+			if g.api == completionAPI || g.api == embeddingAPI {
 				external = completionID(an.id, i)
 			}
 			most := g.max

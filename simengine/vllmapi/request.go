@@ -19,6 +19,7 @@ const (
 	chatAPI       api = 1 + iota
 	completionAPI     // text or ids in, text out
 	tokensAPI         // ids in, ids out
+	embeddingAPI      // text or ids in, vectors out
 )
 
 // Bounds of a request; vLLM's own are of the same order.
@@ -174,11 +175,11 @@ func (b *body) prompts(a api) ([][]simengine.Token, *apiError) {
 	case tokensAPI:
 		return [][]simengine.Token{b.TokenIDs}, checkIDs("token_ids", b.TokenIDs)
 	}
-	return parsePrompt(b.Prompt)
+	return parsePrompt("prompt", b.Prompt)
 }
 
 // parsePrompt reads a text, a list of texts, a list of ids or a list of those.
-func parsePrompt(raw json.RawMessage) ([][]simengine.Token, *apiError) {
+func parsePrompt(param string, raw json.RawMessage) ([][]simengine.Token, *apiError) {
 	var text string
 	if json.Unmarshal(raw, &text) == nil && len(raw) > 0 && raw[0] == '"' {
 		return [][]simengine.Token{simengine.Encode(nil, text)}, nil
@@ -193,18 +194,18 @@ func parsePrompt(raw json.RawMessage) ([][]simengine.Token, *apiError) {
 	}
 	var ids []simengine.Token
 	if json.Unmarshal(raw, &ids) == nil && len(ids) > 0 {
-		return [][]simengine.Token{ids}, checkIDs("prompt", ids)
+		return [][]simengine.Token{ids}, checkIDs(param, ids)
 	}
 	var lists [][]simengine.Token
 	if json.Unmarshal(raw, &lists) == nil && len(lists) > 0 {
 		for _, ids := range lists {
-			if e := checkIDs("prompt", ids); e != nil {
+			if e := checkIDs(param, ids); e != nil {
 				return nil, e
 			}
 		}
 		return lists, nil
 	}
-	return nil, badRequest("prompt", "prompt: allowed are a text, a list of texts, a list of token ids or a list of such lists, none of them empty")
+	return nil, badRequest(param, "%s: allowed are a text, a list of texts, a list of token ids or a list of such lists, none of them empty", param)
 }
 
 func checkIDs(param string, ids []simengine.Token) *apiError {

@@ -80,6 +80,7 @@ func (s *Server) Run(ctx context.Context) {
 func (s *Server) routes() {
 	s.mux.HandleFunc("POST /v1/chat/completions", s.generating(chatAPI))
 	s.mux.HandleFunc("POST /v1/completions", s.generating(completionAPI))
+	s.mux.HandleFunc("POST /v1/embeddings", s.embeddings)
 	s.mux.HandleFunc("POST /inference/v1/generate", s.generating(tokensAPI))
 	s.mux.HandleFunc("POST /v1/chat/completions/render", s.rendering(chatAPI))
 	s.mux.HandleFunc("POST /v1/completions/render", s.rendering(completionAPI))

@@ -25,7 +25,10 @@
 // requests.
 package anthropic
 
-import "headgate/wire"
+import (
+	"headgate/wire"
+	"headgate/wire/raw"
+)
 
 // Paths of the API's routes.
 const (
@@ -54,5 +57,5 @@ type Answer struct {
 
 // AppendCount appends the answer of count_tokens.
 func AppendCount(dst []byte, tokens int) []byte {
-	return append(appendInt(append(dst, `{"input_tokens":`...), tokens), '}')
+	return append(raw.AppendInt(append(dst, `{"input_tokens":`...), tokens), '}')
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"headgate/wire"
+	"headgate/wire/raw"
 )
 
 // WriteError answers a request with an error in Anthropic's shape. Status and
@@ -27,15 +28,15 @@ func WriteError(w http.ResponseWriter, err *wire.Error, request string) {
 func errorJSON(err *wire.Error, request string) []byte {
 	b := append([]byte(nil), `{"type":"error","error":{"type":"`...)
 	b = append(append(b, errorType(err.Status)...), `","message":`...)
-	b = appendText(b, err.Message)
-	b = appendText(append(b, `,"code":`...), err.Code)
+	b = raw.AppendText(b, err.Message)
+	b = raw.AppendText(append(b, `,"code":`...), err.Code)
 	if param := err.Param; param != "" {
 		if param == "stop" {
 			param = requestFields[fieldStopSequences] // as an engine names it
 		}
-		b = appendText(append(b, `,"param":`...), param)
+		b = raw.AppendText(append(b, `,"param":`...), param)
 	}
-	b = appendText(append(b, `},"request_id":`...), request)
+	b = raw.AppendText(append(b, `},"request_id":`...), request)
 	return append(b, '}')
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"headgate/wire"
+	"headgate/wire/raw"
 )
 
 // Message makes the message of a chat's whole answer. A call whose arguments were
@@ -22,36 +23,36 @@ func Message(answer []byte, a Answer) ([]byte, error) {
 	}
 	s := NewStream(a)
 	s.usage, s.known, s.tokens, s.finish = c.Usage, c.HasUsage, c.Tokens, c.Finish
-	var top, choice, parts [4]value
-	into(bytes.TrimSpace(answer), []string{"choices"}, top[:])
-	if top[0].is('[') {
-		choices := top[0].each()
-		if first, ok := choices.next(); ok && first.is('{') {
-			into(first, []string{"message", "stop_reason", "matched_stop"}, choice[:])
+	var top, choice, parts [4]raw.Value
+	raw.Find(bytes.TrimSpace(answer), []string{"choices"}, top[:])
+	if top[0].Is('[') {
+		choices := top[0].Each()
+		if first, ok := choices.Next(); ok && first.Is('{') {
+			raw.Find(first, []string{"message", "stop_reason", "matched_stop"}, choice[:])
 		}
 	}
 	for _, v := range choice[1:] {
-		if v.is('"') {
+		if v.Is('"') {
 			s.sequence = v
 		}
 	}
-	if choice[0].is('{') {
-		into(choice[0], []string{"reasoning_content", "reasoning", "content", "tool_calls"}, parts[:])
+	if choice[0].Is('{') {
+		raw.Find(choice[0], []string{"reasoning_content", "reasoning", "content", "tool_calls"}, parts[:])
 	}
 	dst := append(appendHead(make([]byte, 0, len(answer)+256), &a), '[')
 	for _, v := range parts[:2] {
-		if a.Thinking && v.is('"') && !v.empty() {
-			dst = append(append(comma(dst), `{"type":"thinking","thinking":`...), v...)
+		if a.Thinking && v.Is('"') && !v.Empty() {
+			dst = append(append(raw.Comma(dst), `{"type":"thinking","thinking":`...), v...)
 			dst = append(dst, `,"signature":""}`...)
 			break // two names for one thing
 		}
 	}
-	if v := parts[2]; v.is('"') && !v.empty() {
-		dst = append(append(append(comma(dst), `{"type":"text","text":`...), v...), '}')
+	if v := parts[2]; v.Is('"') && !v.Empty() {
+		dst = append(append(append(raw.Comma(dst), `{"type":"text","text":`...), v...), '}')
 	}
-	if parts[3].is('[') {
-		for it := parts[3].each(); ; {
-			call, ok := it.next()
+	if parts[3].Is('[') {
+		for it := parts[3].Each(); ; {
+			call, ok := it.Next()
 			if !ok {
 				break
 			}
@@ -66,33 +67,33 @@ func Message(answer []byte, a Answer) ([]byte, error) {
 	return append(s.appendUsage(dst, s.output()), '}'), nil
 }
 
-func (s *Stream) wholeCall(dst []byte, call value) ([]byte, error) {
-	if !call.is('{') {
+func (s *Stream) wholeCall(dst []byte, call raw.Value) ([]byte, error) {
+	if !call.Is('{') {
 		return dst, nil
 	}
-	var f [3]value
-	into(call, callFields, f[:])
-	var function [2]value
-	if f[2].is('{') {
-		into(f[2], []string{"name", "arguments"}, function[:])
+	var f [3]raw.Value
+	raw.Find(call, callFields, f[:])
+	var function [2]raw.Value
+	if f[2].Is('{') {
+		raw.Find(f[2], []string{"name", "arguments"}, function[:])
 	}
 	name, input := function[0], function[1]
-	if !name.is('"') {
+	if !name.Is('"') {
 		return dst, errors.New("the engine's answer has a tool call without a name")
 	}
-	if input.is('"') {
-		input = value(bytes.TrimSpace([]byte(input.text())))
+	if input.Is('"') {
+		input = raw.Value(bytes.TrimSpace([]byte(input.Text())))
 	}
 	switch {
-	case len(input) == 0 || input.null():
-		input = value("{}")
-	case input.is('{') && json.Valid(input):
+	case len(input) == 0 || input.Null():
+		input = raw.Value("{}")
+	case input.Is('{') && json.Valid(input):
 	case s.finish == "length":
 		return dst, nil
 	default:
 		return dst, fmt.Errorf("the arguments that the model wrote for the tool %s are no JSON object", name)
 	}
-	dst = append(comma(dst), `{"type":"tool_use","id":`...)
+	dst = append(raw.Comma(dst), `{"type":"tool_use","id":`...)
 	dst = append(s.appendCallID(dst, f[1]), `,"name":`...)
 	dst = append(append(dst, name...), `,"input":`...)
 	s.tools++

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"headgate/wire"
+	"headgate/wire/raw"
 	"headgate/wire/sse"
 )
 
@@ -27,7 +28,7 @@ type Stream struct {
 	tools    int // how many there were
 	named    bool
 	finish   string
-	sequence value // the stop string, if the engine tells it
+	sequence raw.Value // the stop string, if the engine tells it
 	usage    wire.Usage
 	known    bool // usage is the engine's
 	tokens   int  // output tokens as far as events show them
@@ -58,8 +59,8 @@ func AppendPing(dst []byte) []byte {
 // AppendEvent appends what one event of a chat's stream, framed as it came, is
 // for the client; nothing for one that says nothing to it. An error means that
 // the engine's stream makes no message, and the Stream is of no further use.
-func (s *Stream) AppendEvent(dst, raw []byte) ([]byte, error) {
-	data := eventData(raw)
+func (s *Stream) AppendEvent(dst, event []byte) ([]byte, error) {
+	data := raw.EventData(event)
 	if data == nil {
 		return AppendPing(dst), nil // a comment, which is a sign of life
 	}
@@ -82,17 +83,17 @@ func (s *Stream) AppendEvent(dst, raw []byte) ([]byte, error) {
 	if !s.started {
 		dst = s.appendStart(dst)
 	}
-	chunk := value(bytes.TrimSpace(data))
-	for it := chunk.each(); ; {
-		key, v, ok := it.member()
+	chunk := raw.Value(bytes.TrimSpace(data))
+	for it := chunk.Each(); ; {
+		key, v, ok := it.Member()
 		if !ok {
 			return dst, nil
 		}
-		if string(key) != "choices" || !v.is('[') {
+		if string(key) != "choices" || !v.Is('[') {
 			continue
 		}
-		choices := v.each()
-		if first, ok := choices.next(); ok && first.is('{') {
+		choices := v.Each()
+		if first, ok := choices.Next(); ok && first.Is('{') {
 			if dst, err = s.choice(dst, first); err != nil {
 				return dst, err
 			}
@@ -100,75 +101,52 @@ func (s *Stream) AppendEvent(dst, raw []byte) ([]byte, error) {
 	}
 }
 
-// eventData is the payload of an event, nil if it has none. JSON has no raw line
-// ends, so those of the event's lines may be any.
-func eventData(raw []byte) []byte {
-	var data []byte
-	for len(raw) > 0 {
-		line := raw
-		if n := bytes.IndexByte(raw, '\n'); n >= 0 {
-			line, raw = raw[:n], raw[n+1:]
-		} else {
-			raw = nil
-		}
-		line, ok := bytes.CutPrefix(line, []byte("data:"))
-		switch {
-		case !ok:
-		case data == nil:
-			data = line
-		default:
-			data = append(append(bytes.Clone(data), '\n'), line...)
-		}
-	}
-	return data
-}
-
-func (s *Stream) choice(dst []byte, choice value) ([]byte, error) {
+func (s *Stream) choice(dst []byte, choice raw.Value) ([]byte, error) {
 	var err error
-	for it := choice.each(); ; {
-		key, v, ok := it.member()
+	for it := choice.Each(); ; {
+		key, v, ok := it.Member()
 		if !ok {
 			return dst, err
 		}
 		switch string(key) {
 		case "delta":
-			if v.is('{') && err == nil {
+			if v.Is('{') && err == nil {
 				dst, err = s.delta(dst, v)
 			}
 		case "stop_reason", "matched_stop": // vLLM's and SGLang's; a number is a token, no string of the client's
-			if v.is('"') {
-				s.sequence = append(value(nil), v...)
+			if v.Is('"') {
+				s.sequence = append(raw.Value(nil), v...)
 			}
 		}
 	}
 }
 
-func (s *Stream) delta(dst []byte, delta value) ([]byte, error) {
-	for it := delta.each(); ; {
-		key, v, ok := it.member()
+func (s *Stream) delta(dst []byte, delta raw.Value) ([]byte, error) {
+	for it := delta.Each(); ; {
+		key, v, ok := it.Member()
 		if !ok {
 			return dst, nil
 		}
 		switch string(key) {
 		case "reasoning_content", "reasoning":
-			if v.is('"') && !v.empty() {
+			if v.Is('"') && !v.Empty() {
 				dst = s.reasoning(dst, v)
 			}
 		case "content", "refusal":
-			if v.is('"') && !v.empty() {
+			if v.Is('"') && !v.Empty() {
 				dst = s.appendDelta(s.appendBlock(dst, textBlock), "text_delta", "text", v)
 			}
 		case "tool_calls":
-			if !v.is('[') {
+			if !v.Is('[') {
 				continue
 			}
-			for calls := v.each(); ; {
-				call, ok := calls.next()
+			for calls := v.Each(); ; {
+				call, ok := calls.Next()
 				if !ok {
 					break
 				}
 				var err error
-				if call.is('{') {
+				if call.Is('{') {
 					dst, err = s.call(dst, call)
 				}
 				if err != nil {
@@ -181,7 +159,7 @@ func (s *Stream) delta(dst []byte, delta value) ([]byte, error) {
 
 // reasoning shows it to a client that asked for it. For the others it is no part
 // of the answer, and a client that takes the first block for the text is right.
-func (s *Stream) reasoning(dst []byte, v value) []byte {
+func (s *Stream) reasoning(dst []byte, v raw.Value) []byte {
 	if s.a.Thinking {
 		return s.appendDelta(s.appendBlock(dst, thinkingBlock), "thinking_delta", "thinking", v)
 	}
@@ -193,23 +171,23 @@ func (s *Stream) reasoning(dst []byte, v value) []byte {
 
 var callFields = []string{"index", "id", "function"}
 
-func (s *Stream) call(dst []byte, call value) ([]byte, error) {
-	var f [3]value
-	into(call, callFields, f[:])
-	var function [2]value // name, arguments
-	if f[2].is('{') {
-		into(f[2], []string{"name", "arguments"}, function[:])
+func (s *Stream) call(dst []byte, call raw.Value) ([]byte, error) {
+	var f [3]raw.Value
+	raw.Find(call, callFields, f[:])
+	var function [2]raw.Value // name, arguments
+	if f[2].Is('{') {
+		raw.Find(f[2], []string{"name", "arguments"}, function[:])
 	}
 	id, name, arguments := f[1], function[0], function[1]
-	at, given := number(f[0])
+	at, given := f[0].Number()
 	if !given {
 		// Some engines leave it out: then an id begins a new call.
 		at = s.tool
-		if at < 0 || id.is('"') && !id.empty() {
+		if at < 0 || id.Is('"') && !id.Empty() {
 			at++
 		}
 	}
-	said := arguments.is('"') && !arguments.empty() || arguments.is('{')
+	said := arguments.Is('"') && !arguments.Empty() || arguments.Is('{')
 	switch {
 	case at < s.tool || at == s.tool && s.named && s.open != toolBlock:
 		if !said {
@@ -221,7 +199,7 @@ func (s *Stream) call(dst []byte, call value) ([]byte, error) {
 		s.tool, s.named = at, false
 	}
 	if !s.named {
-		if !name.is('"') || name.empty() {
+		if !name.Is('"') || name.Empty() {
 			if !said {
 				return dst, nil // it will come
 			}
@@ -235,47 +213,20 @@ func (s *Stream) call(dst []byte, call value) ([]byte, error) {
 		s.tools++
 	}
 	switch {
-	case said && arguments.is('"'):
+	case said && arguments.Is('"'):
 		dst = s.appendDelta(dst, "input_json_delta", "partial_json", arguments)
 	case said: // as an object, by an engine that knows it whole
-		dst = s.appendDelta(dst, "input_json_delta", "partial_json", appendText(nil, []byte(arguments)))
+		dst = s.appendDelta(dst, "input_json_delta", "partial_json", raw.AppendText(nil, []byte(arguments)))
 	}
 	return dst, nil
 }
 
 // appendCallID appends the engine's id of a call, or one of ours.
-func (s *Stream) appendCallID(dst []byte, id value) []byte {
-	if id.is('"') && !id.empty() {
+func (s *Stream) appendCallID(dst []byte, id raw.Value) []byte {
+	if id.Is('"') && !id.Empty() {
 		return append(dst, id...)
 	}
-	return appendText(dst, fmt.Sprintf("toolu_%s_%d", s.a.ID, s.tools))
-}
-
-// into finds members by name; the last counts.
-func into(v value, names []string, found []value) {
-	for it := v.each(); ; {
-		key, v, ok := it.member()
-		if !ok {
-			return
-		}
-		if i := index(names, key); i >= 0 {
-			found[i] = v
-		}
-	}
-}
-
-// number is a small whole number.
-func number(v value) (n int, ok bool) {
-	if len(v) == 0 || len(v) > 4 {
-		return 0, false
-	}
-	for _, c := range v {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + int(c-'0')
-	}
-	return n, true
+	return raw.AppendText(dst, fmt.Sprintf("toolu_%s_%d", s.a.ID, s.tools))
 }
 
 func (s *Stream) appendStart(dst []byte) []byte {
@@ -289,8 +240,8 @@ func (s *Stream) appendStart(dst []byte) []byte {
 
 // appendHead appends a message up to its content.
 func appendHead(dst []byte, a *Answer) []byte {
-	dst = appendText(append(dst, `{"id":`...), a.ID)
-	dst = appendText(append(dst, `,"type":"message","role":"assistant","model":`...), a.Model)
+	dst = raw.AppendText(append(dst, `{"id":`...), a.ID)
+	dst = raw.AppendText(append(dst, `,"type":"message","role":"assistant","model":`...), a.Model)
 	return append(dst, `,"content":`...)
 }
 
@@ -301,10 +252,10 @@ func (s *Stream) appendUsage(dst []byte, output int) []byte {
 	if s.known {
 		input, cached = max(s.usage.Prompt-s.usage.Cached, 0), s.usage.Cached
 	}
-	dst = appendInt(append(dst, `{"input_tokens":`...), input)
+	dst = raw.AppendInt(append(dst, `{"input_tokens":`...), input)
 	dst = append(dst, `,"cache_creation_input_tokens":0,"cache_read_input_tokens":`...)
-	dst = appendInt(dst, cached)
-	dst = appendInt(append(dst, `,"output_tokens":`...), output)
+	dst = raw.AppendInt(dst, cached)
+	dst = raw.AppendInt(append(dst, `,"output_tokens":`...), output)
 	return append(dst, '}')
 }
 
@@ -331,7 +282,7 @@ func (s *Stream) appendBlock(dst []byte, kind blockKind) []byte {
 
 func (s *Stream) appendBlockStart(dst []byte) []byte {
 	dst = append(dst, "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":"...)
-	return append(appendInt(dst, s.index), `,"content_block":`...)
+	return append(raw.AppendInt(dst, s.index), `,"content_block":`...)
 }
 
 func (s *Stream) appendStop(dst []byte) []byte {
@@ -339,7 +290,7 @@ func (s *Stream) appendStop(dst []byte) []byte {
 		return dst
 	}
 	dst = append(dst, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":"...)
-	dst = append(appendInt(dst, s.index), "}\n\n"...)
+	dst = append(raw.AppendInt(dst, s.index), "}\n\n"...)
 	s.open = none
 	s.index++
 	return dst
@@ -348,7 +299,7 @@ func (s *Stream) appendStop(dst []byte) []byte {
 // appendDelta appends a piece of the open block; text is a JSON string.
 func (s *Stream) appendDelta(dst []byte, kind, name string, text []byte) []byte {
 	dst = append(dst, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":"...)
-	dst = append(appendInt(dst, s.index), `,"delta":{"type":"`...)
+	dst = append(raw.AppendInt(dst, s.index), `,"delta":{"type":"`...)
 	dst = append(append(dst, kind...), `","`...)
 	dst = append(append(dst, name...), `":`...)
 	return append(append(dst, text...), "}}\n\n"...)
@@ -368,7 +319,7 @@ func (s *Stream) appendEnd(dst []byte) []byte {
 
 // appendReason appends why the answer ended. An engine that was told which tool
 // to call says that it stopped; to the client it is a call all the same.
-func appendReason(dst []byte, finish string, sequence value, tools bool) []byte {
+func appendReason(dst []byte, finish string, sequence raw.Value, tools bool) []byte {
 	reason := "end_turn"
 	switch {
 	case finish == "length":
