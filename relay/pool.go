@@ -61,9 +61,9 @@ type engineState struct {
 	since time.Time // of the first of a row of samples that did not come in time
 	told  bool      // its first state has been logged
 	// unable: an answer came without the ids it was asked for, or with what can't be
-	// continued. Until then the engine is believed: an attempt of which it turns out
-	// not to be so is not ended any more.
-	unable map[wire.API]bool
+	// continued, or a continuation was refused. Until then the engine is believed: an
+	// attempt of which it turns out not to be so is not ended any more.
+	unable map[resumption]bool
 
 	prefills prefills // where it does not tell when it begins
 	misread  int      // prompts in a row that it made other ids of than it had said
@@ -81,6 +81,8 @@ type record struct {
 	// core was told that nothing can be taken back of what the client has seen.
 	resumable, whole bool
 	model            string          // by which the engines know the model, if resumable
+	from             from            // what it is continued from, if resumable
+	lost             int             // tokens that the core takes for kept and that are not
 	kept             *wire.Stitch    // of earlier attempts; nil: the next one begins anew
 	collected        *wire.Assembler // of the same, where the client gets one document
 	warm             warmth
@@ -437,40 +439,69 @@ func contextOf(caps *engine.Capabilities, id string) int {
 	return caps.MaxContext
 }
 
-// resumesLocked tells whether an answer of a class can be continued on every
-// engine of the pool, whichever gets it, and by what name they know the model.
-// Attempts of a class from which nothing is reclaimed need not.
-func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model string, resumes bool) {
-	if !req.Resumable() || p.table.Classes[class].Mode == admission.Attrition {
-		return "", false
-	}
-	for i := range p.engines {
-		s := &p.engines[i]
-		name := upstreamModel(&s.caps, req.Model)
-		if i == 0 {
-			model = name
-		}
-		if !s.known || !s.caps.Continues(req.API) || s.unable[req.API] || name != model ||
-			!req.Declared && contextOf(&s.caps, name) == 0 {
-			return "", false
-		}
-	}
-	return model, true
+// from is what an interrupted answer is continued from.
+type from uint8
+
+const (
+	fromNothing from = iota
+	fromIDs
+	fromText
+)
+
+func (f from) String() string { return [...]string{"nothing", "token ids", "text"}[f] }
+
+// of tells whether an engine says that it continues from that.
+func (f from) of(caps *engine.Capabilities, api wire.API) bool {
+	return f == fromIDs && caps.Continues(api) || f == fromText && caps.ContinuesText(api)
 }
 
-// unableLocked notes that an engine did not return what a continuation takes. It is
-// not asked for that again until it comes back as another.
-func (p *Pool) unableLocked(e admission.Engine, api wire.API) {
-	s := &p.engines[e]
-	if s.unable[api] {
+// resumption is a way of continuing an answer.
+type resumption struct {
+	api  wire.API
+	from from
+}
+
+// resumesLocked tells from what an answer of a class can be continued on every
+// engine of the pool, whichever gets it, and by what name they know the model.
+// Attempts of a class from which nothing is reclaimed need not. Token ids go before
+// text, which may be cut into others.
+func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model string, f from) {
+	if !req.Resumable() || p.table.Classes[class].Mode == admission.Attrition {
+		return "", fromNothing
+	}
+	for _, f := range []from{fromIDs, fromText} {
+		if f == fromText && !req.ContinuesText() {
+			continue
+		}
+		model, able := "", true
+		for i := range p.engines {
+			s := &p.engines[i]
+			name := upstreamModel(&s.caps, req.Model)
+			if i == 0 {
+				model = name
+			}
+			able = able && s.known && f.of(&s.caps, req.API) && !s.unable[resumption{req.API, f}] && name == model &&
+				(req.Declared || f == fromText || contextOf(&s.caps, name) > 0)
+		}
+		if able {
+			return model, f
+		}
+	}
+	return "", fromNothing
+}
+
+// unableLocked notes that an engine did not return what a continuation takes, or
+// refused one. It is not asked for that again until it comes back as another.
+func (p *Pool) unableLocked(e admission.Engine, api wire.API, f from) {
+	s, way := &p.engines[e], resumption{api, f}
+	if s.unable[way] {
 		return
 	}
 	if s.unable == nil {
-		s.unable = map[wire.API]bool{}
+		s.unable = map[resumption]bool{}
 	}
-	s.unable[api] = true
-	p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted",
-		"pool", p.cfg.Name, "engine", p.cfg.Engines[e].Name, "api", api.String())
+	s.unable[way] = true
+	p.cfg.Log.Warn("the engine's answers can't be continued so", "pool", p.cfg.Name, "engine", p.cfg.Engines[e].Name, "api", api.String(), "from", f.String())
 }
 
 // upstreamModel is the name by which an engine knows a model of the pool: the

@@ -76,7 +76,7 @@ func buildEngine(pool *config.Pool, c *config.Engine) (relay.Engine, error) {
 	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
 	ec.Capabilities = engine.Override{
 		Slots: int(c.Slots), KVTokens: int(c.KVTokens), BlockSize: int(c.BlockSize), MaxContext: int(c.MaxContext), Priority: c.Priority,
-		PrefixCache: c.PrefixCaching,
+		PrefixCache: c.PrefixCaching, TextCompletions: c.ContinueCompletions, FinalMessage: engine.FinalMessage(c.ContinueChats),
 	}
 	a, err := adapters.New(ec.Kind, ec)
 	if err != nil {

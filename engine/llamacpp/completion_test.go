@@ -370,6 +370,28 @@ func TestTokenIDsAreACapability(t *testing.T) {
 	}
 }
 
+// TestPrefillIsACapability: what the template makes of an answer that was begun is
+// looked at, since it depends on the version.
+func TestPrefillIsACapability(t *testing.T) {
+	for _, c := range []struct {
+		status int
+		body   string
+		want   engine.FinalMessage
+	}{
+		{200, `{"prompt":"user: a\nassistant: begun"}`, engine.FinalTrailing},
+		{200, `{"prompt":"<think>\n\n</think>\n\nbegun"}`, engine.FinalTrailing},
+		{200, `{"prompt":"user: a\nassistant: begun</s>\nassistant: "}`, engine.FinalTurn},
+		{200, `{}`, engine.FinalTurn},
+		{400, `{"error":{"code":400,"message":"no"}}`, engine.FinalTurn},
+	} {
+		e, a := start(t, enginetest.Options{})
+		e.Answer("/apply-template", c.status, c.body)
+		if got, err := a.Capabilities(t.Context()); err != nil || got.FinalMessage != c.want {
+			t.Errorf("%s: %q, %v, want %q", c.body, got.FinalMessage, err, c.want)
+		}
+	}
+}
+
 func FuzzCompletionEvent(f *testing.F) {
 	f.Add([]byte(`{"index":0,"content":" cave","tokens":[548],"stop":false,"tokens_predicted":1,"tokens_evaluated":3}`))
 	f.Add([]byte(`{"content":"","tokens":[],"stop":true,"stop_type":"eos","tokens_predicted":3,"tokens_evaluated":3,"timings":{"cache_n":1}}`))

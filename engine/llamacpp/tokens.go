@@ -172,3 +172,16 @@ func (a *Adapter) tells(ctx context.Context) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// prefills tells whether the engine's prompt of a chat ends with what its last message
+// has, if that is the assistant's. It depends on its version and on the template.
+func (a *Adapter) prefills(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.native.cfg.ScrapeTimeout)
+	defer cancel()
+	answer, err := a.native.post(ctx, "/apply-template", []byte(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"begun"}]}`))
+	var refused *engine.StatusError
+	if errors.As(err, &refused) {
+		return false, nil
+	}
+	return err == nil && strings.HasSuffix(gjson.GetBytes(answer, "prompt").String(), "begun"), err
+}
