@@ -39,9 +39,9 @@ func TestGatewayRecalls(t *testing.T) {
 		e := realengine.StartLlamaServer(t, four)
 		testRecalls(t, backend{kind: "llamacpp", url: e.URL, model: e.Model}, "")
 	})
-	t.Run("llama-server, from text", func(t *testing.T) {
+	t.Run("llama-server by text", func(t *testing.T) {
 		e := realengine.StartLlamaServer(t, four)
-		testRecalls(t, backend{kind: "openai", url: e.URL, model: e.Model}, ", kv_tokens: 8192, max_context: 2048, continue_chats: trailing, continue_completions: true")
+		testRecalls(t, backend{kind: "openai", url: e.URL, model: e.Model}, ", kv_tokens: 16384, max_context: 4096, continue_chats: trailing, continue_completions: true")
 	})
 }
 

@@ -226,7 +226,7 @@ func (s *Stitch) Add(data []byte) (Piece, error) {
 		s.counted(usage)
 	}
 	s.out = append(b, '}')
-	p.Data, p.Blank = s.out, opening && !p.Text && !ended
+	p.Data, p.Blank = s.out, s.again && opening && !p.Text && !ended
 	ids := s.tail.n - told
 	if s.fromText {
 		p.Sure, ids = p.Text && s.sure, 0
@@ -281,8 +281,8 @@ func (s *Stitch) read(to *ids, v []byte) {
 	}
 }
 
-// choice writes one in the client's shape. opening: it has told the answer's role
-// once more.
+// choice writes one in the client's shape. opening: of an answer that is continued
+// from its text it has told the role.
 func (s *Stitch) choice(b []byte, sc *scanner) (_ []byte, text, finish, opening bool) {
 	if sc.peek() != '{' {
 		s.broken = true
@@ -318,8 +318,11 @@ func (s *Stitch) choice(b []byte, sc *scanner) (_ []byte, text, finish, opening 
 				continue
 			}
 		case "delta":
-			if s.fromText && s.again {
-				v, opening = roleless(v)
+			if s.fromText {
+				var bare []byte
+				if bare, opening = roleless(v); s.again {
+					v = bare
+				}
 			}
 			text = s.delta(v) || text
 		case "index":
@@ -331,7 +334,7 @@ func (s *Stitch) choice(b []byte, sc *scanner) (_ []byte, text, finish, opening 
 		}
 		b = append(append(append(comma(b), written...), ':'), v...)
 	}
-	if s.fromText && !finish && !opening && s.tail.n == told && s.kept.n+told > 0 {
+	if s.fromText && !finish && !opening && s.tail.n == told {
 		s.tail.n++ // a token whose text is held back, of a character mostly
 	}
 	return append(b, '}'), text, finish, opening
