@@ -162,6 +162,10 @@ type Engine struct {
 	Priority *bool `yaml:"priority,omitempty"`
 	// PrefixCaching tells whether the engine finds prompts that begin alike in its cache (vLLM's --enable-prefix-caching); absent: what the engine says, or false. A prompt whose prefill would hold a protected class up for too long is then computed in pieces, where the engine tells token ids too (vLLM does). Say false to have none.
 	PrefixCaching *bool `yaml:"prefix_caching,omitempty"`
+	// ContinueCompletions tells whether a completion goes on from whatever text its prompt ends with, as most servers do and Ollama does not, which makes a chat of it. Completions that gave way are then continued from their text where the engine gives no token ids; absent: true, but false for openai.
+	ContinueCompletions *bool `yaml:"continue_completions,omitempty"`
+	// ContinueChats tells what the engine makes of a chat that ends with a message of the assistant's: goes on with it (trailing; Ollama, mlx-lm, llama-server), does so where continue_final_message tells it to (flags; vLLM, SGLang), or answers it (none). Chats that gave way are then continued from their text where the engine gives no token ids; absent: what kind is known to do, and none for openai. Wrong, it has such answers begin anew in their middle.
+	ContinueChats string `yaml:"continue_chats,omitempty"`
 	// ObserveEvery is how often the engine's load is read, 20ms to 1m. Shorter finds foreign load and confirms releases sooner, and costs the engine a scrape each time.
 	ObserveEvery time.Duration `yaml:"observe_every"`
 }
@@ -175,6 +179,13 @@ const (
 	KindLlamaCpp = "llamacpp"
 	KindSGLang   = "sglang"
 	KindOpenAI   = "openai"
+)
+
+// The values of Engine.ContinueChats.
+const (
+	ContinueNone     = "none"
+	ContinueTrailing = "trailing"
+	ContinueFlags    = "flags"
 )
 
 // Class is a service class of a pool.

@@ -185,6 +185,9 @@ func (e *Engine) validate(l *list, at string) {
 	if e.Kind == KindVLLM && e.Slots == 0 {
 		l.warn(at, "slots is absent, and vLLM says its --max-num-seqs in development mode only: without it the pool is not ready, as /readyz then says")
 	}
+	if s := e.ContinueChats; s != "" && s != ContinueNone && s != ContinueTrailing && s != ContinueFlags {
+		l.bad(at+".continue_chats", s, "none, trailing or flags, or absent")
+	}
 	if e.KVTokens > 0 && e.BlockSize > e.KVTokens {
 		l.bad(at+".block_size", e.BlockSize, fmt.Sprintf("at most kv_tokens, %d", e.KVTokens))
 	}

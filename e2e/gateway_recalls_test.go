@@ -39,6 +39,10 @@ func TestGatewayRecalls(t *testing.T) {
 		e := realengine.StartLlamaServer(t, four)
 		testRecalls(t, backend{kind: "llamacpp", url: e.URL, model: e.Model}, "")
 	})
+	t.Run("llama-server by text", func(t *testing.T) {
+		e := realengine.StartLlamaServer(t, four)
+		testRecalls(t, backend{kind: "openai", url: e.URL, model: e.Model}, ", kv_tokens: 16384, max_context: 4096, continue_chats: trailing, continue_completions: true")
+	})
 }
 
 func testRecalls(t *testing.T, b backend, engineSettings string) {

@@ -66,8 +66,12 @@ type Override struct {
 	Priority *bool `yaml:"priority,omitempty"`
 	// PrefixCache tells that finished and aborted sequences stay reusable.
 	PrefixCache *bool `yaml:"prefix_cache,omitempty"`
-	// TokenIDs tells whether answers come with token ids where they are asked for, so that they can be continued; where not, they start over when they are interrupted.
+	// TokenIDs tells whether answers come with token ids where they are asked for, so that they can be continued; where not, they are continued from their text or start over.
 	TokenIDs *bool `yaml:"token_ids,omitempty"`
+	// TextCompletions tells whether a completion goes on from whatever text its prompt ends with.
+	TextCompletions *bool `yaml:"text_completions,omitempty"`
+	// FinalMessage is what the engine makes of a chat that ends with a message of the assistant's: none, trailing or flags.
+	FinalMessage FinalMessage `yaml:"final_message,omitempty"`
 	// Fatal tells that running out of KV ends every running request (llama-server with a unified pool).
 	Fatal *bool `yaml:"kv_exhaustion_fatal,omitempty"`
 }
@@ -153,6 +157,9 @@ func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 			bad("capabilities."+n.path, n.value, "1 to 2147483647, or absent: what the engine says")
 		}
 	}
+	if f := c.Capabilities.FinalMessage; f != "" && !slices.Contains(FinalMessages, f) {
+		bad("capabilities.final_message", f, "none, trailing or flags, or absent: what the engine does by default")
+	}
 }
 
 const (
@@ -206,7 +213,11 @@ func (o Override) Apply(c Capabilities) Capabilities {
 	flag(&c.PrefixCache, o.PrefixCache)
 	flag(&c.TokenIDs, o.TokenIDs)
 	flag(&c.ChatTokenIDs, o.TokenIDs)
+	flag(&c.TextCompletions, o.TextCompletions)
 	flag(&c.Fatal, o.Fatal)
+	if o.FinalMessage != "" {
+		c.FinalMessage = o.FinalMessage
+	}
 	return c
 }
 

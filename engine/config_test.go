@@ -88,8 +88,9 @@ func TestOverride(t *testing.T) {
 	if got := (engine.Override{}).Apply(said); !cmp.Equal(got, said) {
 		t.Errorf("an empty override changed %+v to %+v", said, got)
 	}
-	got := engine.Override{Slots: 8, KVTokens: 400, BlockSize: 1, MaxContext: 60, Priority: &yes, PrefixCache: &no, Fatal: &no}.Apply(said)
-	want := engine.Capabilities{Slots: 8, KVTokens: 400, BlockSize: 1, MaxContext: 60, Priority: true}
+	got := engine.Override{Slots: 8, KVTokens: 400, BlockSize: 1, MaxContext: 60, Priority: &yes, PrefixCache: &no, Fatal: &no,
+		TextCompletions: &yes, FinalMessage: engine.FinalTrailing}.Apply(said)
+	want := engine.Capabilities{Slots: 8, KVTokens: 400, BlockSize: 1, MaxContext: 60, Priority: true, TextCompletions: true, FinalMessage: engine.FinalTrailing}
 	if !cmp.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))
 	}

@@ -192,6 +192,10 @@ type Capabilities struct {
 	// MinTokens: it knows min_tokens and include_stop_str_in_output, so that what the
 	// gateway makes of them is what it would.
 	MinTokens bool `json:"min_tokens"`
+	// TextCompletions: a completion goes on from whatever text its prompt ends with.
+	TextCompletions bool `json:"text_completions"`
+	// FinalMessage is how a chat goes on from a last message of the assistant's.
+	FinalMessage FinalMessage `json:"final_message"`
 	// StepAborts: it acts on aborts between two steps, before it takes up new work,
 	// so that a request sent together with an abort finds the room.
 	StepAborts bool `json:"step_aborts"`
@@ -203,10 +207,34 @@ type Capabilities struct {
 	Fatal bool `json:"kv_exhaustion_fatal"`
 }
 
+// FinalMessage is what an engine makes of a chat that ends with a message of the
+// assistant's.
+type FinalMessage string
+
+const (
+	FinalTurn     FinalMessage = "none"     // one turn of many; the answer is the next
+	FinalTrailing FinalMessage = "trailing" // the answer's beginning
+	FinalFlags    FinalMessage = "flags"    // that where continue_final_message says so
+)
+
+// FinalMessages are all of them.
+var FinalMessages = []FinalMessage{FinalTurn, FinalTrailing, FinalFlags}
+
 // Continues tells whether an attempt at a request of the API can be continued from
 // its token ids.
 func (c *Capabilities) Continues(api wire.API) bool {
 	return c.TokenIDs && (api == wire.Completions || api == wire.Chat && c.ChatTokenIDs)
+}
+
+// ContinuesText tells whether it can be from its text.
+func (c *Capabilities) ContinuesText(api wire.API) bool {
+	switch api {
+	case wire.Completions:
+		return c.TextCompletions
+	case wire.Chat:
+		return c.FinalMessage == FinalTrailing || c.FinalMessage == FinalFlags
+	}
+	return false
 }
 
 // Model is one entry of the engine's model list.

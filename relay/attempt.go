@@ -55,7 +55,7 @@ type attempt struct {
 	before int          // tokens that earlier attempts have given the answer
 	whole  *wire.Assembler
 	waits  [][]byte // events that are held back until the next text
-	proven bool     // the engine has been seen to return what a continuation takes
+	proven bool     // the answer has been seen to have what a continuation takes
 	missed bool     // or not to
 	bound  bool     // it goes on to its end whatever the core asks for
 	ahead  bool     // the client is being given more than what is kept: it is not ended now
@@ -107,8 +107,12 @@ func (a *attempt) run(ctx context.Context) {
 	caps := &p.engines[a.admit.Engine].caps
 	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
 	window := contextOf(caps, model)
-	same := caps.Continues(a.call.Request.API) && model == r.model
-	able := same && !p.unableLocked(int(a.admit.Engine), a.call.Request.API)
+	if r.resumable && a.stitch == nil {
+		// An engine may have shown otherwise since the request was offered.
+		r.model, r.from = p.resumesLocked(r.class, a.call.Request)
+	}
+	same := r.from.of(caps, a.call.Request.API) && model == r.model
+	final := caps.FinalMessage
 	tells := caps.TellsStart
 	a.longest = longest(caps)
 	p.mu.Unlock()
@@ -129,28 +133,39 @@ func (a *attempt) run(ctx context.Context) {
 	// it runs; except where several sequences make up one whole answer, and where
 	// nothing is generated.
 	stream := req.Stream || req.N <= 1 && req.API.Generates()
-	proj := wire.Projection{Stream: stream, MaxTokens: int(a.admit.Limit)}
+	proj := wire.Projection{Stream: stream, MaxTokens: int(a.admit.Limit), FinalMessage: final == engine.FinalFlags}
+	if a.admit.Limit > 0 {
+		proj.MaxTokens += r.lost
+	}
 	if model != req.Model {
 		proj.Model = model
 	}
 	if ordered {
 		proj.HasPriority, proj.Priority = true, eng.Priority[r.class]
 	}
-	api, body, err := a.body(proj, able, window)
-	if err != nil {
-		a.failed(wire.Internal())
-		p.cfg.Log.Error("projection failed", "request", a.call.ID, "err", err)
-		return
+	dispatch := func() (engine.Stream, error) {
+		api, body, err := a.body(proj, same, window)
+		if err != nil {
+			p.cfg.Log.Error("projection failed", "request", a.call.ID, "err", err)
+			return nil, errProjection
+		}
+		return eng.Adapter.Dispatch(ctx, &engine.Attempt{
+			API: api, Body: body, ID: attemptID(a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
+			Interruptible: a.admit.Loan || a.stitch != nil, TokenIDs: a.stitch != nil && !a.stitch.FromText(),
+			Traceparent: a.span.Traceparent(),
+		})
 	}
 	a.dispatched = time.Now()
 	a.expect()
 	p.log(r, &journal.Event{Kind: journal.Dispatched, Engine: eng.Name, Hold: uint64(a.admit.Hold), Loan: a.admit.Loan})
 	stop := a.watch(ctx, cancel)
 	defer stop()
-	s, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
-		API: api, Body: body, ID: attemptID(a.call.ID, uint64(a.admit.Hold)), Stream: stream, N: req.N,
-		Interruptible: a.admit.Loan || a.stitch != nil, TokenIDs: a.stitch != nil, Traceparent: a.span.Traceparent(),
-	})
+	s, err := dispatch()
+	if a.refused(err) && !req.Stream {
+		// Nobody has seen anything, and the engine has done nothing.
+		proj.MaxTokens = a.startOver(proj.MaxTokens)
+		s, err = dispatch()
+	}
 	if err != nil {
 		a.undispatched(ctx, err)
 		return
@@ -163,22 +178,57 @@ func (a *attempt) run(ctx context.Context) {
 	a.relay(ctx, s, stream)
 }
 
+var errProjection = errors.New("the request can't be projected")
+
 // body is what the engine is sent: the client's request, or the continuation of
 // its answer. Only what the core may reclaim is asked for token ids.
 func (a *attempt) body(proj wire.Projection, able bool, window int) (wire.API, []byte, error) {
 	r, req := a.record, a.call.Request
 	if a.stitch != nil {
-		return wire.Completions, a.stitch.Continue(proj, window), nil
+		return a.stitch.API(), a.stitch.Continue(proj, window), nil
 	}
 	if r.resumable && able {
 		most := proj.MaxTokens
 		if req.Declared && (most == 0 || req.MaxTokens < most) {
 			most = req.MaxTokens
 		}
-		a.stitch, proj.TokenIDs = wire.NewStitch(req, most, window), true
+		if r.from == fromText {
+			a.stitch = wire.NewTextStitch(req, most)
+		} else {
+			a.stitch, proj.TokenIDs = wire.NewStitch(req, most, window), true
+		}
 	}
 	body, err := req.Project(nil, proj)
 	return req.API, body, err
+}
+
+// refused tells that an engine does not take a continuation, which is then not asked
+// of it again.
+func (a *attempt) refused(err error) bool {
+	var status *engine.StatusError
+	if a.before == 0 || a.piece() || !errors.As(err, &status) || status.Status != http.StatusBadRequest && status.Status != http.StatusUnprocessableEntity {
+		return false
+	}
+	a.pool.mu.Lock()
+	defer a.pool.mu.Unlock()
+	a.pool.refusedLocked(a.admit.Engine, a.call.Request.API, a.record.from)
+	return true
+}
+
+// startOver forgets what earlier attempts have given, and that the request could be
+// continued. The core still takes it for kept: the hold is as large as the whole
+// answer then, but of its limit that part is missing. It returns the limit of all.
+func (a *attempt) startOver(limit int) int {
+	p, r := a.pool, a.record
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if limit > 0 {
+		limit += a.before
+	}
+	r.lost += a.before
+	r.resumable = false
+	a.stitch, a.whole, a.before = nil, nil, 0
+	return limit
 }
 
 func (a *attempt) sinkAdmitted() {
@@ -192,6 +242,11 @@ func (a *attempt) undispatched(ctx context.Context, err error) {
 	var status *engine.StatusError
 	var unanswered *engine.Unanswered
 	switch {
+	case errors.Is(err, errProjection):
+		a.failed(wire.Internal())
+	case errors.As(err, &status) && a.refused(err):
+		// Its client has asked for nothing wrong.
+		a.failed(wire.UpstreamError("the engine refused to go on with an answer that had given way (status %d)", status.Status))
 	case errors.As(err, &status):
 		// The engine's own hint is the best there is.
 		a.failed(wire.FromUpstream(status.Status, status.Body, status.Header))
@@ -328,7 +383,7 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 			// The client of a stream can't read one.
 			a.failed(wire.UpstreamError("the engine answered with a document instead of a stream"))
 			return
-		case len(d.Raw) == 0:
+		case len(d.Raw) == 0 || piece.Blank:
 			// Nothing that means anything to anybody.
 		case a.whole != nil:
 			if len(d.Data) == 0 {
@@ -370,7 +425,7 @@ const mostAhead = 64
 // is made of it. It is false if the core has asked for the attempt's end and the
 // event must not come to the client any more.
 func (a *attempt) keep(piece *wire.Piece) bool {
-	if a.bound || !piece.Last && !piece.Text && a.stitch.Loose() <= mostAhead {
+	if a.bound || !piece.Last && !piece.Text && !a.lags() {
 		return true
 	}
 	r := a.record
@@ -379,7 +434,7 @@ func (a *attempt) keep(piece *wire.Piece) bool {
 	}
 	// A collected answer simply lacks what isn't sure yet.
 	ahead := !piece.Sure && a.call.Request.Stream
-	if piece.Last || !a.proven || ahead != a.ahead || a.stitch.Loose() > mostAhead {
+	if piece.Last || !a.proven || ahead != a.ahead || a.lags() {
 		if !a.prove(piece, ahead) {
 			return false
 		}
@@ -390,6 +445,10 @@ func (a *attempt) keep(piece *wire.Piece) bool {
 	return true
 }
 
+// lags tells that the engine gives nothing that could be kept. Of text it is the
+// model that does: spaces and line ends.
+func (a *attempt) lags() bool { return !a.stitch.FromText() && a.stitch.Loose() > mostAhead }
+
 // prove notes what the engine has been seen to do, and sees to it that an attempt
 // that can't be continued from here on is not ended. It is false if it was already.
 func (a *attempt) prove(piece *wire.Piece, ahead bool) bool {
@@ -397,14 +456,14 @@ func (a *attempt) prove(piece *wire.Piece, ahead bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case a.stitch.Bare() || able && a.stitch.Loose() > mostAhead:
+	case a.stitch.Bare() || able && a.lags():
 		if !a.missed {
 			a.missed = true
-			p.missedLocked(a.admit.Engine, a.call.Request.API)
+			p.missedLocked(a.admit.Engine, a.call.Request.API, r.from)
 		}
 	case piece.Text && able:
 		a.proven = true
-		delete(p.engines[a.admit.Engine].missed, a.call.Request.API)
+		delete(p.engines[a.admit.Engine].missed, resumption{a.call.Request.API, r.from})
 	}
 	r.resumable = r.resumable && able
 	// It starts over if it can, as if no ids had been asked for.
@@ -412,7 +471,7 @@ func (a *attempt) prove(piece *wire.Piece, ahead bool) bool {
 	switch {
 	case !lost && (piece.Last || ahead) && !a.ahead && r.reclaimed:
 		return false
-	case !lost && (piece.Last || a.call.Request.Stream && a.stitch.Loose() > mostAhead):
+	case !lost && (piece.Last || a.call.Request.Stream && a.lags()):
 		// The core waits for the little that is left or, where the engine can't
 		// do what was believed of it, for the whole.
 		a.bound, r.cancel = true, nil
@@ -450,7 +509,9 @@ func framed(data []byte) []byte {
 // has.
 func (a *attempt) stopped() {
 	a.cancel(nil)
-	a.prompt = max(a.prompt, a.stitch.PromptTokens()+a.before)
+	if n := a.stitch.PromptTokens(); n > 0 {
+		a.prompt = max(a.prompt, n+a.before)
+	}
 	switch usage := a.stitch.Usage(); {
 	case usage == nil:
 	case a.whole != nil:
@@ -537,7 +598,13 @@ func (a *attempt) show() bool {
 		p.stepLocked(&e)
 	}
 	a.shown = true
-	return !a.record.reclaimed
+	if a.record.reclaimed {
+		return false
+	}
+	if !a.record.whole {
+		a.record.cancel = nil // the core believes that it could be continued
+	}
+	return true
 }
 
 // event sends something to the client of a stream; part tells whether it is a
@@ -595,6 +662,7 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 	if a.stitch != nil && !a.bound && a.stitch.Able() {
 		out = a.stitch.Kept() // the core counts on it
 	}
+	out = max(out-a.record.lost, min(out, 1))
 	if out > 0 && a.told == 0 || out >= a.told+progressEvery {
 		a.told = out
 		a.pool.step(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(out)})
@@ -708,6 +776,7 @@ func (a *attempt) tell() (again bool) {
 		Kind: journal.Ended, Mono: now, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, Cause: a.cause.String(), For: r.reclaim, Recall: a.recalled,
 		PromptTokens: int64(a.prompt), CachedTokens: int64(a.cached), OutputTokens: int64(a.out),
 	})
+	out := int32(max(a.out-r.lost, 0))
 	if a.cause == admission.CauseUnreachable {
 		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
 	}
@@ -716,9 +785,9 @@ func (a *attempt) tell() (again bool) {
 	}
 	if a.prompt > 0 {
 		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt-a.before)
-		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out), Prompt: p.sequenceLocked(a.call.Request, a.prompt)})
+		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: out, Prompt: p.sequenceLocked(a.call.Request, a.prompt+r.lost)})
 	}
-	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.out), Flags: a.flags, Cause: a.cause})
+	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: out, Flags: a.flags, Cause: a.cause})
 	return r.stage != stageOver
 }
 

@@ -50,6 +50,12 @@ type options struct {
 	resolve   func([]admission.EngineSpec) (*admission.Table, error)
 }
 
+// neverContinued makes an engine's answers start over when they are interrupted.
+func neverContinued(c *engine.Config) {
+	no := false
+	c.Capabilities.TokenIDs, c.Capabilities.TextCompletions, c.Capabilities.FinalMessage = &no, &no, engine.FinalTurn
+}
+
 const (
 	observeEvery = 250 * time.Millisecond
 	idleTimeout  = time.Minute

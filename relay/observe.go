@@ -135,7 +135,8 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 
 func sameCapacity(a, b *engine.Capabilities) bool {
 	return a.Slots == b.Slots && a.KVTokens == b.KVTokens && a.BlockSize == b.BlockSize && a.MaxContext == b.MaxContext &&
-		a.Priority == b.Priority && a.Fatal == b.Fatal && a.PrefixCache == b.PrefixCache && a.TokenIDs == b.TokenIDs && a.ChatTokenIDs == b.ChatTokenIDs
+		a.Priority == b.Priority && a.Fatal == b.Fatal && a.PrefixCache == b.PrefixCache && a.TokenIDs == b.TokenIDs && a.ChatTokenIDs == b.ChatTokenIDs &&
+		a.TextCompletions == b.TextCompletions && a.FinalMessage == b.FinalMessage
 }
 
 // takeLocked makes a table that has engine i as it is now, with every other one

@@ -65,10 +65,10 @@ type engineState struct {
 	told  bool      // its first state has been logged
 	turn  int       // how often it was removed; who follows it stops at the next
 	stop  func()    // ends who follows it
-	// missed answers in a row, without the ids that were asked for. Until there are
+	// missed answers in a row, without what a continuation takes, or a continuation that was refused. Until there are
 	// several the engine is believed: an attempt of which it turns out not to be so is
 	// not ended any more.
-	missed map[wire.API]int
+	missed map[resumption]int
 
 	prefills prefills // where it does not tell when it begins
 	misread  int      // prompts in a row that it made other ids of than it had said
@@ -86,6 +86,8 @@ type record struct {
 	// core was told that nothing can be taken back of what the client has seen.
 	resumable, whole bool
 	model            string          // by which the engines know the model, if resumable
+	from             from            // what it is continued from, if resumable
+	lost             int             // tokens that the core takes for kept and that are not
 	kept             *wire.Stitch    // of earlier attempts; nil: the next one begins anew
 	collected        *wire.Assembler // of the same, where the client gets one document
 	warm             warmth
@@ -450,49 +452,91 @@ func contextOf(caps *engine.Capabilities, id string) int {
 	return caps.MaxContext
 }
 
-// resumesLocked tells whether an answer of a class can be continued on every
-// engine of the pool, whichever gets it, and by what name they know the model.
-// Attempts of a class from which nothing is reclaimed need not.
-func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model string, resumes bool) {
-	if !req.Resumable() || p.table.Classes[class].Mode == admission.Attrition {
-		return "", false
-	}
-	for i := range p.engines {
-		s := &p.engines[i]
-		if p.live().gone[i] {
-			continue
-		}
-		name := upstreamModel(&s.caps, req.Model)
-		if model == "" {
-			model = name
-		}
-		if !s.known || !s.caps.Continues(req.API) || req.Minds() && !s.caps.MinTokens || p.unableLocked(i, req.API) || name != model ||
-			!req.Declared && contextOf(&s.caps, name) == 0 {
-			return "", false
-		}
-	}
-	return model, model != ""
+// from is what an interrupted answer is continued from.
+type from uint8
+
+const (
+	fromNothing from = iota
+	fromIDs
+	fromText
+)
+
+func (f from) String() string { return [...]string{"nothing", "token ids", "text"}[f] }
+
+// of tells whether an engine says that it continues from that.
+func (f from) of(caps *engine.Capabilities, api wire.API) bool {
+	return f == fromIDs && caps.Continues(api) || f == fromText && caps.ContinuesText(api)
 }
 
-// mostMissed is for how many answers in a row an engine may fail to return what a
+// resumption is a way of continuing an answer.
+type resumption struct {
+	api  wire.API
+	from from
+}
+
+// resumesLocked tells from what an answer of a class can be continued on every
+// engine of the pool, whichever gets it, and by what name they know the model.
+// Attempts of a class from which nothing is reclaimed need not. Token ids go before
+// text, which may be cut into others.
+func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model string, f from) {
+	if !req.Resumable() || p.table.Classes[class].Mode == admission.Attrition {
+		return "", fromNothing
+	}
+	for _, f := range []from{fromIDs, fromText} {
+		if f == fromText && !req.ContinuesText() {
+			continue
+		}
+		model, able := "", true
+		for i := range p.engines {
+			s := &p.engines[i]
+			if p.live().gone[i] {
+				continue
+			}
+			name := upstreamModel(&s.caps, req.Model)
+			if model == "" {
+				model = name
+			}
+			able = able && s.known && f.of(&s.caps, req.API) && !p.unableLocked(i, req.API, f) && name == model &&
+				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || contextOf(&s.caps, name) > 0)
+		}
+		if able && model != "" {
+			return model, f
+		}
+	}
+	return "", fromNothing
+}
+
+// mostMissed is for how many answers in a row an engine may fail to give what a
 // continuation takes. Each of them is bound to its attempt.
 const mostMissed = 3
 
-// missedLocked notes that an engine did not return what a continuation takes. After
-// several in a row it is not asked for that again until it comes back as another.
-func (p *Pool) missedLocked(e admission.Engine, api wire.API) {
+// missedLocked notes that an engine did not give what a continuation takes. After
+// several in a row it is not believed any more until it comes back as another.
+func (p *Pool) missedLocked(e admission.Engine, api wire.API, f from) {
+	p.countMissedLocked(e, resumption{api, f}, 1)
+}
+
+// refusedLocked notes that an engine has refused to continue an answer.
+func (p *Pool) refusedLocked(e admission.Engine, api wire.API, f from) {
+	p.countMissedLocked(e, resumption{api, f}, mostMissed)
+}
+
+func (p *Pool) countMissedLocked(e admission.Engine, way resumption, n int) {
 	s := &p.engines[e]
 	if s.missed == nil {
-		s.missed = map[wire.API]int{}
+		s.missed = map[resumption]int{}
 	}
-	if s.missed[api]++; s.missed[api] == mostMissed {
-		p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted",
-			"pool", p.cfg.Name, "engine", p.live().Engines[e].Name, "api", api.String())
+	before := s.missed[way]
+	if s.missed[way] += n; before < mostMissed && s.missed[way] >= mostMissed {
+		p.cfg.Log.Warn("the engine's answers can't be continued so", "pool", p.cfg.Name, "engine", p.live().Engines[e].Name,
+			"api", way.api.String(), "from", way.from.String())
 	}
 }
 
-// unableLocked tells whether an engine has been seen not to return it.
-func (p *Pool) unableLocked(i int, api wire.API) bool { return p.engines[i].missed[api] >= mostMissed }
+// unableLocked tells whether an engine has been seen not to continue so.
+func (p *Pool) unableLocked(i int, api wire.API, f from) bool {
+	return p.engines[i].missed[resumption{api, f}] >= mostMissed
+}
 
 // upstreamModel is the name by which an engine knows a model of the pool: the
 // same if it lists it, else its first.

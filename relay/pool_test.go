@@ -238,8 +238,7 @@ func TestRecallIsTold(t *testing.T) {
 // made room for.
 func TestReclaimIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		no := false
-		g := newRig(t, options{classes: lender(), configure: func(c *engine.Config) { c.Capabilities.TokenIDs = &no }})
+		g := newRig(t, options{classes: lender(), configure: neverContinued})
 		c, _ := answering(g, "batch", true)
 		recalled(g)
 		g.wantCode(c, wire.CodeLoanEnded)

@@ -49,7 +49,7 @@ func paced(g *rig) {
 // way to an interactive one in the middle of it, runs again from its beginning,
 // and its client gets one whole answer.
 func TestReclaimLosesNothing(t *testing.T) {
-	yes, no := true, false
+	yes := true
 	for _, tt := range []struct {
 		name     string
 		kind     engine.Kind
@@ -65,7 +65,7 @@ func TestReclaimLosesNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newRig(t, options{
 					engines: []enginetest.Options{{Kind: tt.kind, Slots: 1, Ghosts: true}}, classes: reclaimer(1),
-					configure: func(c *engine.Config) { c.Capabilities.Priority, c.Capabilities.TokenIDs = tt.priority, &no },
+					configure: func(c *engine.Config) { neverContinued(c); c.Capabilities.Priority = tt.priority },
 				})
 				e := g.engines[0]
 				batch, first := answering(g, "batch", false)

@@ -234,10 +234,9 @@ func TestEveryEndReleasesOnce(t *testing.T) {
 }
 
 func (e *ending) test(t *testing.T, kind engine.Kind, stream bool) {
-	no := false // what goes on after a cut is another test's
 	g := newRig(t, options{
 		engines: []enginetest.Options{{Kind: kind, Slots: 1}}, classes: lender(),
-		configure: func(c *engine.Config) { c.Capabilities.TokenIDs = &no },
+		configure: neverContinued, // what goes on after a cut is another test's
 	})
 	c := e.run(g, stream)
 	pass(5 * time.Second)

@@ -61,7 +61,7 @@ func newSimulated(t testing.TB, slots int, change func(*vllmapi.Config)) *simula
 	return newSimulatedOf(t, slots, reclaimer(int64(slots)), change)
 }
 
-func newSimulatedOf(t testing.TB, slots int, classes []admission.ClassSpec, change func(*vllmapi.Config)) *simulated {
+func newSimulatedOf(t testing.TB, slots int, classes []admission.ClassSpec, change func(*vllmapi.Config), configure ...func(*engine.Config)) *simulated {
 	t.Helper()
 	var o options
 	cfg := vllmapi.Many(slots)
@@ -90,6 +90,9 @@ func newSimulatedOf(t testing.TB, slots int, classes []admission.ClassSpec, chan
 	ec.SetDefaults()
 	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots = engine.VLLM, "http://engine.test", dial, slots
 	ec.AbortGrace = 5 * simStep
+	for _, f := range configure {
+		f(&ec)
+	}
 	adapter, err := adapters.New(ec.Kind, ec)
 	if err != nil {
 		t.Fatal(err)

@@ -126,7 +126,8 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	}
 	// What a client of a stream has seen can't be taken back: the answer must be one
 	// that can be continued. Of any other nothing is seen before its end.
-	r.model, r.resumable = p.resumesLocked(class, req)
+	r.model, r.from = p.resumesLocked(class, req)
+	r.resumable = r.from != fromNothing
 	r.whole = req.Stream && !r.resumable
 	flags := uint8(0)
 	if r.whole {

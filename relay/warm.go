@@ -74,6 +74,7 @@ func (a *attempt) runPiece(ctx context.Context) {
 	s, eng := &p.engines[a.admit.Engine], &a.live.Engines[a.admit.Engine]
 	ordered, model, block := s.caps.Priority, upstreamModel(&s.caps, a.call.Request.Model), max(s.caps.BlockSize, 1)
 	a.longest = longest(&s.caps)
+	final := s.caps.FinalMessage == engine.FinalFlags
 	able := p.warmsLocked(a.live, int(a.admit.Engine)) && s.misread < maxMisread
 	p.mu.Unlock()
 	if ctx.Err() != nil {
@@ -86,7 +87,7 @@ func (a *attempt) runPiece(ctx context.Context) {
 	}
 	stop := a.watch(ctx, cancel)
 	defer stop()
-	ids, most, err := a.promptIDs(ctx, model)
+	ids, most, err := a.promptIDs(ctx, model, final)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		a.interrupted(ctx, err)
@@ -137,8 +138,13 @@ func (a *attempt) unsplit(why *wire.Error) {
 // promptIDs returns the ids of what the engine is to have in its cache in the end,
 // the prompt and what is kept of the answer, and for how many tokens the core
 // takes it.
-func (a *attempt) promptIDs(ctx context.Context, model string) (ids []int32, most int, err error) {
+func (a *attempt) promptIDs(ctx context.Context, model string, final bool) (ids []int32, most int, err error) {
 	r := a.record
+	tells := a.pool.cfg.Engines[a.admit.Engine].Adapter.(engine.Tokenizer)
+	if r.kept != nil && r.kept.FromText() {
+		ids, err = tells.Tokens(ctx, r.kept.API(), r.kept.Continue(wire.Projection{Model: model, FinalMessage: final}, 0))
+		return ids, int(r.prompt) + r.kept.Before(), err
+	}
 	if r.kept != nil {
 		// An answer that goes on has them all.
 		var going struct{ Prompt []int32 }
@@ -152,7 +158,6 @@ func (a *attempt) promptIDs(ctx context.Context, model string) (ids []int32, mos
 		if err != nil {
 			return nil, 0, err
 		}
-		tells := a.live.Engines[a.admit.Engine].Adapter.(engine.Tokenizer)
 		if w.ids, err = tells.Tokens(ctx, a.call.Request.API, body); err != nil {
 			return nil, 0, err
 		}

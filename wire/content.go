@@ -17,6 +17,7 @@ func (p *parser) messages() {
 		p.contentKind("messages", "a non-empty array of messages")
 		return
 	}
+	last := ""
 	p.open()
 	for p.elem() {
 		if p.peek() != '{' {
@@ -25,8 +26,9 @@ func (p *parser) messages() {
 			continue
 		}
 		p.r.Content.Messages++
-		p.message()
+		last = p.message()
 	}
+	p.r.begun = p.r.begun || last == "assistant"
 	if p.err == nil && p.r.Content.Messages == 0 {
 		p.refuse(InvalidField("messages", "an empty array", "a non-empty array of messages"))
 	}
@@ -41,15 +43,21 @@ func (p *parser) contentKind(param, allowed string) {
 	}
 }
 
-func (p *parser) message() {
+// message returns its role.
+func (p *parser) message() (role string) {
 	p.open()
 	for {
 		key, ok := p.member()
 		switch {
 		case !ok:
-			return
+			return role
 		case isMedia(key):
 			p.media()
+		case string(key) == "role":
+			p.peek()
+			from := p.i
+			p.measureValue()
+			role = text(p.b[from:p.i])
 		case string(key) == "content" && p.peek() == '[':
 			p.open()
 			for p.elem() {
@@ -115,6 +123,7 @@ func (p *parser) prompt(name string) {
 	case '"':
 		p.measureString()
 		p.prompts++
+		p.r.textPrompt = true
 		return
 	case '[':
 	case 'n':

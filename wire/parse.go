@@ -186,6 +186,8 @@ func (p *parser) object() {
 			p.promptEmbeds()
 		case "input_ids", "prompt_token_ids":
 			p.tokenIDs(string(key))
+		case "add_generation_prompt", "continue_final_message":
+			p.r.begun = string(p.value()) != "null" || p.r.begun
 		case "tools", "functions", "documents", "suffix":
 			p.measureValue()
 		case "response_format":

@@ -41,7 +41,11 @@ func (r *Request) Project(dst []byte, p Projection) ([]byte, error) {
 		return nil, errors.New("only a request that Parse returned can be projected")
 	}
 	var room [int(numFields) + 1]edit
-	edits := room[:0]
+	return r.project(dst, p, room[:0]), nil
+}
+
+// project makes more edits than those of p.
+func (r *Request) project(dst []byte, p Projection, edits []edit) []byte {
 	var added []byte
 	add := func(name, value string) {
 		added = append(added, `,"`...)
@@ -110,10 +114,10 @@ func (r *Request) Project(dst []byte, p Projection) ([]byte, error) {
 		edits = append(edits, edit{r.close, r.close, string(added)})
 	}
 	if len(edits) == 0 {
-		return r.Body, nil
+		return r.Body
 	}
 
-	slices.SortFunc(edits, func(a, b edit) int { return a.from - b.from })
+	slices.SortStableFunc(edits, func(a, b edit) int { return a.from - b.from })
 	size := len(r.Body)
 	for _, e := range edits {
 		size += len(e.text) - (e.to - e.from)
@@ -124,7 +128,7 @@ func (r *Request) Project(dst []byte, p Projection) ([]byte, error) {
 		dst = append(append(dst, r.Body[at:e.from]...), e.text...)
 		at = e.to
 	}
-	return append(dst, r.Body[at:]...), nil
+	return append(dst, r.Body[at:]...)
 }
 
 func (r *Request) emptyObject(sp span) bool {

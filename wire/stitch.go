@@ -76,13 +76,17 @@ func (c carry) allows(v []byte) bool {
 //
 // Stop strings are looked for here and not by the engine, see stops.
 //
+// Of an engine that gives no ids the text itself is kept, see NewTextStitch.
+//
 // Alternatives: to resume from text needs no ids, but a tokenizer may cut the same
-// text into other tokens, and the engine's cache is then of no use; to keep all ids
-// needs a tokenizer here, to tell the text of the last of them.
+// text into other tokens, and the engine's cache is then of no use, so it comes
+// second; to keep all ids needs a tokenizer here, to tell the text of the last of
+// them.
 type Stitch struct {
-	req    *Request
-	most   int // tokens of output; 0: what the context leaves
-	window int // tokens of the context
+	req      *Request
+	most     int  // tokens of output; 0: what the context leaves
+	window   int  // tokens of the context
+	fromText bool // kept and tail are of text as it is written, and a count of its tokens
 
 	head         [numHeads][]byte // as the first event that had them said
 	prompt       []byte           // ids, with commas between them
@@ -95,9 +99,12 @@ type Stitch struct {
 	bare         bool // a text came without ids
 	out          []byte
 	stops        *stops // nil: there are none
+	said         []byte // the last text
+	sure         bool   // it has a whole end
 }
 
-// ids are token ids as they were written, with commas between them.
+// ids are token ids as they were written, with commas between them. Where an answer
+// is continued from its text they are that text.
 type ids struct {
 	text []byte
 	n    int
@@ -154,6 +161,8 @@ type Piece struct {
 	// Last: an attempt can't be continued from behind it. The answer has ended or
 	// is about to, or it has what can't be continued.
 	Last bool
+	// Blank: the event is another opening, of which the client has had one.
+	Blank bool
 	// Stop: a stop string has ended the answer with this event, of which the engine
 	// knows nothing. What is left to tell is Usage.
 	Stop bool
@@ -163,7 +172,8 @@ type Piece struct {
 // carries is kept from the next Keep on. The error is for what is not JSON.
 func (s *Stitch) Add(data []byte) (Piece, error) {
 	var p Piece
-	var ended bool
+	var ended, opening bool
+	var usage []byte
 	sc := scanner{b: data}
 	b := append(s.out[:0], '{')
 	if sc.peek() != '{' {
@@ -180,9 +190,9 @@ func (s *Stitch) Add(data []byte) (Piece, error) {
 		if name == "choices" && sc.peek() == '[' {
 			b = append(append(comma(b), written...), ':', '[')
 			for sc.open(); sc.elem(); {
-				var text, finish bool
-				b, text, finish = s.choice(comma(b), &sc)
-				p.Text, ended = p.Text || text, ended || finish
+				var text, finish, again bool
+				b, text, finish, again = s.choice(comma(b), &sc)
+				p.Text, ended, opening = p.Text || text, ended || finish, opening || again
 			}
 			b = append(b, ']')
 			continue
@@ -199,7 +209,10 @@ func (s *Stitch) Add(data []byte) (Piece, error) {
 			}
 		case h >= 0 && s.head[h] == nil:
 			s.head[h] = slices.Clone(v)
-		case name == "usage" && s.again && len(v) > 0 && v[0] == '{':
+		case name == "usage" && len(v) > 0 && v[0] == '{':
+			if usage = v; !s.again {
+				break
+			}
 			b = append(append(comma(b), written...), ':')
 			b = s.usage(b, v)
 			continue
@@ -210,16 +223,34 @@ func (s *Stitch) Add(data []byte) (Piece, error) {
 	if sc.err != nil {
 		return Piece{}, fmt.Errorf("a chunk is not JSON: %w", sc.err)
 	}
-	if p.Text && (s.tail.n == told || s.promptTokens == 0) {
-		s.broken, s.bare = true, true
+	if s.fromText && usage != nil {
+		s.counted(usage)
 	}
 	s.out = append(b, '}')
-	p.Data, p.Sure = s.out, p.Text && s.tail.n == told+1
-	if s.stops != nil {
-		p.Data, p.Stop = s.stops.add(s.req.API, s.out, s.tail.n-told, p.Text, ended)
+	p.Data, p.Blank = s.out, s.again && opening && !p.Text && !ended
+	ids := s.tail.n - told
+	if s.fromText {
+		p.Sure, ids = p.Text && s.sure, 0
+	} else {
+		p.Sure = p.Text && ids == 1
+		if p.Text && (ids == 0 || s.promptTokens == 0) {
+			s.broken, s.bare = true, true
+		}
 	}
-	p.Last = ended || p.Stop || s.broken || s.promptTokens > 0 && s.kept.n+s.tail.n >= s.limit()
+	if s.stops != nil {
+		p.Data, p.Stop = s.stops.add(s.req.API, s.out, ids, p.Text, ended)
+	}
+	p.Last = ended || p.Stop || s.broken || s.full()
 	return p, nil
+}
+
+// full tells whether the answer is about to end for its length.
+func (s *Stitch) full() bool {
+	n := s.kept.n + s.tail.n
+	if s.fromText {
+		return s.most > 0 && n >= s.most
+	}
+	return s.promptTokens > 0 && n >= s.limit()
 }
 
 // limit is the number of tokens at which the answer ends.
@@ -241,7 +272,7 @@ func (s *Stitch) left(window int) int {
 }
 
 func (s *Stitch) promptIDs(v []byte) {
-	if s.promptTokens > 0 || len(v) == 0 || v[0] != '[' {
+	if s.fromText || s.promptTokens > 0 || len(v) == 0 || v[0] != '[' {
 		return
 	}
 	var all ids
@@ -261,18 +292,20 @@ func (s *Stitch) read(to *ids, v []byte) {
 	}
 }
 
-// choice writes one in the client's shape.
-func (s *Stitch) choice(b []byte, sc *scanner) (_ []byte, text, finish bool) {
+// choice writes one in the client's shape. opening: of an answer that is continued
+// from its text it has told the role.
+func (s *Stitch) choice(b []byte, sc *scanner) (_ []byte, text, finish, opening bool) {
 	if sc.peek() != '{' {
 		s.broken = true
-		return append(b, sc.value()...), false, false
+		return append(b, sc.value()...), false, false, false
 	}
 	b = append(b, '{')
+	told := s.tail.n
 	sc.open()
 	for {
 		key, ok := sc.member()
 		if !ok {
-			return append(b, '}'), text, finish
+			break
 		}
 		name, written := string(key), sc.b[sc.keyAt:sc.keyTo]
 		v := sc.value()
@@ -281,18 +314,27 @@ func (s *Stitch) choice(b []byte, sc *scanner) (_ []byte, text, finish bool) {
 			s.promptIDs(v)
 			continue
 		case "token_ids":
-			if len(v) > 0 && v[0] == '[' {
+			if len(v) > 0 && v[0] == '[' && !s.fromText {
 				s.read(&s.tail, v)
 			}
 			continue
 		case "text":
-			text = text || filled(v)
+			if filled(v) {
+				text = true
+				s.spoken(v)
+			}
 			if s.req.API == Chat {
 				b = append(append(comma(b), `"delta":{"content":`...), v...)
 				b = append(b, '}')
 				continue
 			}
 		case "delta":
+			if s.fromText {
+				var bare []byte
+				if bare, opening = roleless(v); s.again {
+					v = bare
+				}
+			}
 			text = s.delta(v) || text
 		case "index":
 			s.broken = s.broken || string(v) != "0"
@@ -302,6 +344,18 @@ func (s *Stitch) choice(b []byte, sc *scanner) (_ []byte, text, finish bool) {
 			finish = filled(v)
 		}
 		b = append(append(append(comma(b), written...), ':'), v...)
+	}
+	if s.fromText && !finish && !opening && s.tail.n == told {
+		s.tail.n++ // a token whose text is held back, of a character mostly
+	}
+	return append(b, '}'), text, finish, opening
+}
+
+// spoken takes in a text that is to be continued from.
+func (s *Stitch) spoken(v []byte) {
+	if s.fromText {
+		s.broken = s.broken || v[0] != '"'
+		s.say(v)
 	}
 }
 
@@ -322,8 +376,10 @@ func (s *Stitch) delta(v []byte) (text bool) {
 		v := sc.value()
 		switch {
 		case name == "content":
-			text = filled(v)
-			s.broken = s.broken || text && v[0] != '"'
+			if text = filled(v); text {
+				s.broken = s.broken || v[0] != '"'
+				s.spoken(v)
+			}
 		case name != "role":
 			s.broken = s.broken || filled(v)
 		}
@@ -349,7 +405,11 @@ func (s *Stitch) usage(b, v []byte) []byte {
 			n = s.before + count(v)
 			b = strconv.AppendInt(b, int64(n), 10)
 		case "prompt_tokens":
-			b = strconv.AppendInt(b, int64(s.promptTokens), 10)
+			prompt := s.promptTokens
+			if s.fromText {
+				prompt = max(count(v)-s.before, 0)
+			}
+			b = strconv.AppendInt(b, int64(prompt), 10)
 		case "total_tokens":
 			// Both prompts and both outputs differ by what was kept.
 			b = append(b, v...)
@@ -367,7 +427,7 @@ func (s *Stitch) Keep() {
 	if s.tail.n == 0 {
 		return
 	}
-	if s.kept.n > 0 {
+	if s.kept.n > 0 && !s.fromText {
 		s.kept.text = append(s.kept.text, ',')
 	}
 	s.kept.text = append(s.kept.text, s.tail.text...)
@@ -386,7 +446,7 @@ func (s *Stitch) Cut() bool {
 	if s.stops != nil {
 		s.stops.cut(s.kept.n)
 	}
-	return !s.broken && s.kept.n > 0
+	return !s.broken && len(s.kept.text) > 0
 }
 
 // Kept is the number of tokens kept of the present attempt, Before of those before
@@ -397,8 +457,8 @@ func (s *Stitch) Before() int { return s.before }
 // Loose is the number of tokens that have come and are not kept.
 func (s *Stitch) Loose() int { return s.tail.n }
 
-// Able tells whether all that came can be continued: each text with its ids, and
-// nothing but text.
+// Able tells whether all that came can be continued: nothing but text, and each with
+// its ids where they are what it is continued from.
 func (s *Stitch) Able() bool { return !s.broken }
 
 // Bare tells whether the engine gave a text without the ids it was asked for, which
@@ -412,7 +472,8 @@ func (s *Stitch) PromptTokens() int { return s.promptTokens }
 func (s *Stitch) Stops() bool { return s.stops != nil }
 
 // Usage returns the event that ends what a stop string has ended: all tokens up to
-// that in which the string was complete. It is nil if the engine returned no ids.
+// that in which the string was complete. It is nil if the engine returned no ids: then
+// nothing is known of the prompt.
 func (s *Stitch) Usage() []byte {
 	if s.promptTokens == 0 {
 		return nil
@@ -429,10 +490,21 @@ func (s *Stitch) Usage() []byte {
 		s.promptTokens, s.promptTokens+n, n)
 }
 
-// Continue returns the body of a completion that goes on from what is kept, on an
-// engine with a context of window tokens; 0 is not known. Of p the limit is not used:
-// the first attempt's was for the whole.
+// API is that of a continuation.
+func (s *Stitch) API() API {
+	if s.fromText {
+		return s.req.API
+	}
+	return Completions
+}
+
+// Continue returns the body of a request that goes on from what is kept, on an engine
+// with a context of window tokens; 0 is not known. Of p the limit is not used: the
+// first attempt's was for the whole.
 func (s *Stitch) Continue(p Projection, window int) []byte {
+	if s.fromText {
+		return s.continueText(p)
+	}
 	r := s.req
 	model := p.Model
 	if model == "" {

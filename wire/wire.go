@@ -84,15 +84,18 @@ type Request struct {
 	spans [numFields]span // of the fields the gateway owns, in Body
 	close int             // where Body's closing brace is
 	fixed bool            // it has a field that can't be carried over a cut, see carryOf
+	begun bool            // the client has begun the answer itself, or says how it begins
+
+	textPrompt bool // the prompt is one text
 
 	stops       []string
 	includeStop bool // an answer ends with its stop string, not before it
 	minTokens   int  // of output, before which no stop string counts
 }
 
-// Resumable tells whether the answer, once interrupted, can be continued from its
-// token ids as if nothing had been: all that the request asks for means the same
-// for the rest of an answer as for the whole.
+// Resumable tells whether the answer, once interrupted, can be continued as if
+// nothing had been, from its token ids at least: all that the request asks for means
+// the same for the rest of an answer as for the whole.
 func (r *Request) Resumable() bool { return !r.fixed }
 
 // Minds tells whether the request has min_tokens or include_stop_str_in_output, which
@@ -132,6 +135,9 @@ type Projection struct {
 	Priority    int    // written as "priority" when HasPriority; otherwise a client's own is removed
 	HasPriority bool
 	TokenIDs    bool // have the engine return token ids; for a Stitch, and of a resumable request only
+	// FinalMessage: the engine has to be told to go on with a chat's last message.
+	// For Stitch.Continue, of what is continued from its text.
+	FinalMessage bool
 }
 
 // Chunk is what one streamed event says. The text itself stays in the event's

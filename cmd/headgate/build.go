@@ -115,7 +115,7 @@ func engineConfig(pool *config.Pool, c *config.Engine) relay.Engine {
 	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
 	ec.Capabilities = engine.Override{
 		Slots: int(c.Slots), KVTokens: int(c.KVTokens), BlockSize: int(c.BlockSize), MaxContext: int(c.MaxContext), Priority: c.Priority,
-		PrefixCache: c.PrefixCaching,
+		PrefixCache: c.PrefixCaching, TextCompletions: c.ContinueCompletions, FinalMessage: engine.FinalMessage(c.ContinueChats),
 	}
 	e := relay.Engine{
 		Name: c.Name, Key: engineKey(*c), ObserveEvery: c.ObserveEvery, Boundary: int64(pool.Boundary),

@@ -181,8 +181,10 @@ func (a *Adapter) Capabilities(ctx context.Context) (engine.Capabilities, error)
 		BlockSize: 1, // its KV cells are tokens
 		// A slot keeps its tokens when its request ends, and the next request
 		// with the longest common prefix gets it.
-		PrefixCache: true,
-		TellsStart:  true,
+		PrefixCache:     true,
+		TellsStart:      true,
+		TextCompletions: true,
+		FinalMessage:    engine.FinalTurn,
 	}
 	var s slots
 	body, err := a.optional(ctx, "/slots")
@@ -199,6 +201,13 @@ func (a *Adapter) Capabilities(ctx context.Context) (engine.Capabilities, error)
 	c.Version = p.Get("build_info").String()
 	if c.TokenIDs, err = a.tells(ctx); err != nil {
 		return engine.Capabilities{}, fmt.Errorf("capabilities: %w", err)
+	}
+	prefills, err := a.prefills(ctx)
+	if err != nil {
+		return engine.Capabilities{}, fmt.Errorf("capabilities: %w", err)
+	}
+	if prefills {
+		c.FinalMessage = engine.FinalTrailing
 	}
 	template := p.Get("chat_template")
 	c.ChatTokenIDs = c.TokenIDs && template.Type == gjson.String && plain(template.String())

@@ -121,6 +121,7 @@ func TestCapabilities(t *testing.T) {
 	want := engine.Capabilities{
 		Kind: engine.LlamaCpp, Version: "b10573-test", Models: []engine.Model{{ID: "test-model", MaxContext: 4096}},
 		Slots: 4, KVTokens: 4096, BlockSize: 1, MaxContext: 4096, PrefixCache: true, TokenIDs: true, ChatTokenIDs: true, TellsStart: true, Fatal: true,
+		TextCompletions: true, FinalMessage: engine.FinalTurn,
 	}
 	got, err := a.Capabilities(t.Context())
 	if d := cmp.Diff(want, got); d != "" || err != nil {

@@ -190,3 +190,13 @@ func (a *Adapter) tells(ctx context.Context) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// prefills tells whether the engine's prompt of a chat ends with what its last message
+// has, if that is the assistant's. It depends on its version and on the template.
+func (a *Adapter) prefills(ctx context.Context) (bool, error) {
+	answer, err := a.ask(ctx, "/apply-template", []byte(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"begun"}]}`))
+	if errors.Is(err, errUntold) {
+		return false, nil
+	}
+	return err == nil && strings.HasSuffix(gjson.GetBytes(answer, "prompt").String(), "begun"), err
+}

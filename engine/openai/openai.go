@@ -63,5 +63,7 @@ func (a *Adapter) Capabilities(ctx context.Context) (engine.Capabilities, error)
 	if err != nil {
 		return engine.Capabilities{}, fmt.Errorf("capabilities: %w", err)
 	}
-	return a.Override(engine.Capabilities{Models: models, MaxContext: upstream.LeastContext(models)}), nil
+	return a.Override(engine.Capabilities{
+		Models: models, MaxContext: upstream.LeastContext(models), FinalMessage: engine.FinalTurn,
+	}), nil
 }

@@ -52,6 +52,7 @@ func TestCapabilities(t *testing.T) {
 	got, err := a.Capabilities(t.Context())
 	want := engine.Capabilities{
 		Kind: engine.OpenAI, Models: []engine.Model{{ID: "a"}, {ID: "b", MaxContext: 1000}}, Slots: 8, KVTokens: 65536, MaxContext: 1000,
+		FinalMessage: engine.FinalTurn,
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Error(d, err)

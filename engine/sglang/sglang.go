@@ -366,7 +366,8 @@ func (a *Adapter) Capabilities(ctx context.Context) (engine.Capabilities, error)
 	if err != nil {
 		return engine.Capabilities{}, fmt.Errorf("capabilities: %w", err)
 	}
-	c := engine.Capabilities{Models: models, MaxContext: upstream.LeastContext(models), TokenIDs: true, MinTokens: true, StepAborts: true}
+	c := engine.Capabilities{Models: models, MaxContext: upstream.LeastContext(models), TokenIDs: true, MinTokens: true, StepAborts: true,
+		TextCompletions: true, FinalMessage: engine.FinalFlags}
 	info, err := a.Get(ctx, "/server_info", maxDocument)
 	if err == nil && info.Status == http.StatusNotFound {
 		info, err = a.Get(ctx, "/get_server_info", maxDocument) // its former name

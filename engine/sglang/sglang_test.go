@@ -511,7 +511,7 @@ func TestCapabilities(t *testing.T) {
 	e, a := start(t, enginetest.Options{})
 	want := engine.Capabilities{
 		Kind: engine.SGLang, Version: "0.5.18", Models: []engine.Model{{ID: "test-model", MaxContext: 4096}}, Slots: 4, KVTokens: 16384,
-		BlockSize: 16, MaxContext: 4096, PrefixCache: true, TokenIDs: true, MinTokens: true, StepAborts: true,
+		BlockSize: 16, MaxContext: 4096, PrefixCache: true, TokenIDs: true, MinTokens: true, StepAborts: true, TextCompletions: true, FinalMessage: engine.FinalFlags,
 	}
 	c, err := a.Capabilities(t.Context())
 	if d := cmp.Diff(want, c); d != "" || err != nil {
@@ -524,7 +524,7 @@ func TestCapabilities(t *testing.T) {
 	e.Answer("/v1/models", 200, `{"data":[{"id":"m"}]}`)
 	want = engine.Capabilities{
 		Kind: engine.SGLang, Version: "0.5.2", Models: []engine.Model{{ID: "m"}}, Slots: 7, KVTokens: 1000, BlockSize: 1, MaxContext: 2048,
-		Priority: true, TokenIDs: true, MinTokens: true, StepAborts: true,
+		Priority: true, TokenIDs: true, MinTokens: true, StepAborts: true, TextCompletions: true, FinalMessage: engine.FinalFlags,
 	}
 	c, err = a.Capabilities(t.Context())
 	if d := cmp.Diff(want, c); d != "" || err != nil {

@@ -112,7 +112,8 @@ func (a *Adapter) Capabilities(ctx context.Context) (engine.Capabilities, error)
 	if err != nil {
 		return engine.Capabilities{}, fmt.Errorf("capabilities: %w", err)
 	}
-	c := engine.Capabilities{Models: models, MaxContext: upstream.LeastContext(models), TokenIDs: true, ChatTokenIDs: true, MinTokens: true, StepAborts: true}
+	c := engine.Capabilities{Models: models, MaxContext: upstream.LeastContext(models), TokenIDs: true, ChatTokenIDs: true, MinTokens: true, StepAborts: true,
+		TextCompletions: true, FinalMessage: engine.FinalFlags}
 	version, err := a.Get(ctx, "/version", maxMetrics)
 	if err != nil {
 		return engine.Capabilities{}, fmt.Errorf("capabilities: %w", err)

@@ -101,7 +101,7 @@ func TestCapabilities(t *testing.T) {
 	got, err := a.Capabilities(t.Context())
 	want := engine.Capabilities{
 		Kind: engine.VLLM, Version: "0.28.0", Models: []engine.Model{{ID: "test-model", MaxContext: 4096}},
-		KVTokens: 16384, BlockSize: 16, MaxContext: 4096, PrefixCache: true, TokenIDs: true, ChatTokenIDs: true, MinTokens: true, StepAborts: true,
+		KVTokens: 16384, BlockSize: 16, MaxContext: 4096, PrefixCache: true, TokenIDs: true, ChatTokenIDs: true, MinTokens: true, StepAborts: true, TextCompletions: true, FinalMessage: engine.FinalFlags,
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Error(d, err)
@@ -112,7 +112,7 @@ func TestCapabilities(t *testing.T) {
 	e.Answer("/version", 404, "")
 	got, err = a.Capabilities(t.Context())
 	want = engine.Capabilities{
-		Kind: engine.VLLM, Models: []engine.Model{{ID: "base", MaxContext: 8192}, {ID: "lora"}, {ID: "short", MaxContext: 4000}}, MaxContext: 4000, TokenIDs: true, ChatTokenIDs: true, MinTokens: true, StepAborts: true,
+		Kind: engine.VLLM, Models: []engine.Model{{ID: "base", MaxContext: 8192}, {ID: "lora"}, {ID: "short", MaxContext: 4000}}, MaxContext: 4000, TokenIDs: true, ChatTokenIDs: true, MinTokens: true, StepAborts: true, TextCompletions: true, FinalMessage: engine.FinalFlags,
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Error(d, err)
