@@ -54,7 +54,13 @@ func TestOwnFloorBecomesALoan(t *testing.T) {
 // some of it.
 func TestBelievedTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t, options{engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 1}}, classes: reclaimer(1)})
+		g := newRig(t, options{
+			engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 1}}, classes: reclaimer(1),
+			configure: func(c *engine.Config) { // nor from text
+				neverContinued(c)
+				c.Capabilities.TokenIDs = nil
+			},
+		})
 		paced(g)
 		e := g.engines[0]
 		var clients []*client
