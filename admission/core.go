@@ -629,7 +629,7 @@ func (c *Core) ended(ev *Event) {
 	// What the core itself has interrupted or split goes on, whatever comes; what
 	// failed is tried again where the engine did nothing for it.
 	if again && !onward {
-		again = !c.drain && ev.Cause != CauseClientGone && ev.Cause != CauseTimeout
+		again = !c.drain && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
 	}
 	if again && !onward {
 		again = q.tries < maxTries && (ev.Flags&FlagUntouched != 0 || ev.Flags&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], en, q))

@@ -60,6 +60,8 @@ type attempt struct {
 	cause admission.Cause
 	flags uint8
 	err   *wire.Error
+	fault fault          // of the engine rather than of the request
+	retry admission.Time // for how long the engine wants to be left alone
 	// confirm waits for the release of what the attempt may still hold at the
 	// engine; nil: it holds nothing there.
 	confirm func(context.Context) engine.Confirmation
@@ -101,7 +103,8 @@ func (a *attempt) run(ctx context.Context) {
 		cancel(errReclaimed)
 	}
 	caps := &p.engines[a.admit.Engine].caps
-	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
+	ordered := caps.Priority
+	model, has := p.upstreamLocked(int(a.admit.Engine), a.call.Request.Model)
 	window := contextOf(caps, model)
 	same := caps.Continues(a.call.Request.API) && model == r.model
 	able := same && !p.engines[a.admit.Engine].unable[a.call.Request.API]
@@ -115,6 +118,11 @@ func (a *attempt) run(ctx context.Context) {
 	if a.stitch != nil && !same {
 		// An engine has come back as another since the answer was begun.
 		a.failed(wire.UpstreamError("the answer was begun by another model than the engine has"))
+		return
+	}
+	if !has {
+		// It has come back without the model.
+		a.refused(wire.EngineUnavailable(0))
 		return
 	}
 	a.sinkAdmitted()
@@ -189,7 +197,7 @@ func (a *attempt) undispatched(ctx context.Context, err error) {
 	switch {
 	case errors.As(err, &status):
 		// The engine's own hint is the best there is.
-		a.failed(wire.FromUpstream(status.Status, status.Body, status.Header))
+		a.answered(status.Status, wire.FromUpstream(status.Status, status.Body, status.Header))
 	case errors.As(err, &unanswered):
 		a.confirm = unanswered.Confirm
 		a.interrupted(ctx, err)
@@ -226,7 +234,7 @@ func (a *attempt) interrupted(ctx context.Context, err error) {
 		a.cause = admission.CauseReclaimed
 		a.err = wire.LoanEnded()
 	case errors.Is(cause, errIdle):
-		a.cause = admission.CauseTimeout
+		a.cause, a.fault = admission.CauseTimeout, faultBroken
 		a.err = wire.UpstreamTimeout(a.pool.cfg.IdleTimeout)
 	case errors.Is(cause, errShutdown):
 		a.cause = admission.CauseDraining
@@ -235,11 +243,13 @@ func (a *attempt) interrupted(ctx context.Context, err error) {
 		a.cause = admission.CauseClientGone
 		a.err = wire.ClientClosed()
 	case late(err):
-		a.cause = admission.CauseTimeout
+		a.cause, a.fault = admission.CauseTimeout, faultBroken
 		a.err = wire.UpstreamTimeout(time.Since(a.dispatched).Round(time.Millisecond))
 	case errors.Is(err, io.ErrUnexpectedEOF):
+		a.fault = faultBroken
 		a.failed(wire.UpstreamTorn())
 	default:
+		a.fault = faultBroken
 		a.failed(wire.UpstreamError("the connection to the engine failed, or it sent what is no answer"))
 		a.pool.cfg.Log.Warn("engine failed", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
 	}
@@ -277,7 +287,7 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 			a.interrupted(ctx, err)
 			return
 		case d.Err != nil:
-			a.failed(d.Err)
+			a.answered(d.Err.Status, d.Err)
 			if _, err := s.Next(); err == io.EOF {
 				a.confirm = nil // the engine has ended it itself
 			}
@@ -662,6 +672,7 @@ func (a *attempt) tell() (again bool) {
 	}
 	a.misreadLocked()
 	a.store()
+	a.elsewhere()
 	if a.cause == admission.CauseReclaimed {
 		a.reclaim, a.recalled = r.reclaim, r.recalled
 	}
@@ -686,7 +697,8 @@ func (a *attempt) tell() (again bool) {
 		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt-a.before)
 		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(a.out), Prompt: int32(a.prompt / a.call.Request.Prompts)})
 	}
-	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.out), Flags: a.flags, Cause: a.cause})
+	p.rememberLocked(a)
+	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.out), Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	return r.stage != stageOver
 }
 
@@ -695,7 +707,8 @@ func (a *attempt) tell() (again bool) {
 func (a *attempt) store() {
 	r := a.record
 	r.kept, r.collected = nil, nil
-	if a.stitch == nil || a.cause != admission.CauseReclaimed && a.cause != admission.CauseUnreachable {
+	broken := a.fault == faultBroken && !a.ahead && !a.bound
+	if a.stitch == nil || a.cause != admission.CauseReclaimed && a.cause != admission.CauseUnreachable && !broken {
 		return
 	}
 	kept := a.stitch.Kept()

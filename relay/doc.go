@@ -67,6 +67,9 @@ type Call struct {
 	Tenant    string
 	Principal string
 	Arrived   time.Time
+	// Session is the client's name for what its requests share a growing prefix in;
+	// "" is none.
+	Session string
 }
 
 // Decision is what admission said about a call that may run.
@@ -94,8 +97,12 @@ type Sink interface {
 
 // Config of a pool.
 type Config struct {
-	Name    string
-	Models  []string // names it answers to; empty: those its engines report
+	Name string
+	// Models are the names that it answers to, or with a * at the end beginnings of
+	// them; empty: those its engines report.
+	Models []string
+	// Aliases are further names, of models that its engines have.
+	Aliases []Alias
 	Engines []Engine
 	Classes []string
 	// Resolve makes the table for the engines as they are known now, an unknown
@@ -117,6 +124,9 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 }
+
+// Alias is a client's name for a model.
+type Alias struct{ Name, Model string }
 
 // Engine is one engine of a pool.
 type Engine struct {

@@ -99,6 +99,8 @@ func (p *Pool) discover(ctx context.Context, i int) admission.State {
 	s := &p.engines[i]
 	same := s.known && sameCapacity(&s.caps, &caps)
 	s.known, s.caps, s.unable, s.misread = true, caps, nil, 0
+	s.epoch++
+	p.troublesomeLocked()
 	if same && s.taken {
 		return admission.Ready
 	}

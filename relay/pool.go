@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -43,6 +42,9 @@ type Pool struct {
 	recalls []recall      // the last of each class
 	ledger  journal.Recalls
 	timings timings
+	marks   marks
+	numbers numbers
+	trouble string // what Problems said last
 }
 
 // recall is what the pool remembers of a class's recall.
@@ -65,6 +67,7 @@ type engineState struct {
 	// not to be so is not ended any more.
 	unable map[wire.API]bool
 
+	epoch    uint32   // counts the times that it has come back, perhaps with an empty cache
 	prefills prefills // where it does not tell when it begins
 	misread  int      // prompts in a row that it made other ids of than it had said
 }
@@ -84,6 +87,7 @@ type record struct {
 	kept             *wire.Stitch    // of earlier attempts; nil: the next one begins anew
 	collected        *wire.Assembler // of the same, where the client gets one document
 	warm             warmth
+	trail            []uint64 // of its prompt, see affinity.go; nil: there is one engine
 
 	// Guarded by the pool's mutex.
 	stage     stage
@@ -145,17 +149,7 @@ func (p *Pool) Serves(model string) bool {
 }
 
 func (p *Pool) servesLocked(model string) bool {
-	if len(p.cfg.Models) > 0 {
-		return slices.Contains(p.cfg.Models, model)
-	}
-	for i := range p.engines {
-		for _, m := range p.engines[i].caps.Models {
-			if m.ID == model {
-				return true
-			}
-		}
-	}
-	return false
+	return p.matchLocked(model) > 0
 }
 
 // Classes returns the names of the pool's classes, by rank.
@@ -272,7 +266,14 @@ var recallKinds = map[admission.Cause]journal.Kind{
 
 // stageLocked writes down what became of recalls, lending and ghosts.
 func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
-	if e.Cause == admission.CauseDemoted {
+	switch e.Cause {
+	case admission.CauseAside:
+		p.cfg.Log.Warn("the engine fails what it is given, or asks to be left alone; others get its work", "pool", p.cfg.Name, "engine", p.cfg.Engines[e.Engine].Name, "for", time.Duration(e.Retry))
+		return
+	case admission.CauseBack:
+		p.cfg.Log.Info("the engine is tried again", "pool", p.cfg.Name, "engine", p.cfg.Engines[e.Engine].Name)
+		return
+	case admission.CauseDemoted:
 		p.cfg.Log.Warn("the engine does not end what it is asked to; nothing is reclaimed from it any more", "pool", p.cfg.Name, "engine", p.cfg.Engines[e.Engine].Name)
 		return
 	}
@@ -387,47 +388,6 @@ func (p *Pool) Ready() error {
 	return fmt.Errorf("pool %s: no engine is ready%s", p.cfg.Name, p.troublesLocked())
 }
 
-// Model is one model that the pool serves.
-type Model struct {
-	ID string
-	// MaxContext in tokens that every engine of the pool takes; 0 if none says.
-	MaxContext int
-}
-
-// Models returns the models that the pool answers for now.
-func (p *Pool) Models() []Model {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var models []Model
-	add := func(id string, context int) {
-		i := slices.IndexFunc(models, func(m Model) bool { return m.ID == id })
-		if i < 0 {
-			models = append(models, Model{ID: id})
-			i = len(models) - 1
-		}
-		// The tightest engine decides; one that does not say does not.
-		if m := &models[i]; context > 0 && (m.MaxContext == 0 || context < m.MaxContext) {
-			m.MaxContext = context
-		}
-	}
-	for i := range p.engines {
-		caps := &p.engines[i].caps
-		if !p.engines[i].known {
-			continue
-		}
-		if len(p.cfg.Models) == 0 {
-			for _, m := range caps.Models {
-				add(m.ID, contextOf(caps, m.ID))
-			}
-			continue
-		}
-		for _, name := range p.cfg.Models {
-			add(name, contextOf(caps, upstreamModel(caps, name)))
-		}
-	}
-	return models
-}
-
 func contextOf(caps *engine.Capabilities, id string) int {
 	for _, m := range caps.Models {
 		if m.ID == id && m.MaxContext > 0 {
@@ -446,16 +406,19 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 	}
 	for i := range p.engines {
 		s := &p.engines[i]
-		name := upstreamModel(&s.caps, req.Model)
-		if i == 0 {
+		name, has := p.upstreamLocked(i, req.Model)
+		if model == "" {
 			model = name
+		}
+		if s.known && !has {
+			continue // it is not given the request
 		}
 		if !s.known || !s.caps.Continues(req.API) || s.unable[req.API] || name != model ||
 			!req.Declared && contextOf(&s.caps, name) == 0 {
 			return "", false
 		}
 	}
-	return model, true
+	return model, model != ""
 }
 
 // unableLocked notes that an engine did not return what a continuation takes. It is
@@ -471,20 +434,6 @@ func (p *Pool) unableLocked(e admission.Engine, api wire.API) {
 	s.unable[api] = true
 	p.cfg.Log.Warn("the engine's answers can't be continued; they start over when they are interrupted",
 		"pool", p.cfg.Name, "engine", p.cfg.Engines[e].Name, "api", api.String())
-}
-
-// upstreamModel is the name by which an engine knows a model of the pool: the
-// same if it lists it, else its first.
-func upstreamModel(caps *engine.Capabilities, name string) string {
-	for _, m := range caps.Models {
-		if m.ID == name {
-			return name
-		}
-	}
-	if len(caps.Models) > 0 {
-		return caps.Models[0].ID
-	}
-	return name
 }
 
 // Drain refuses what comes and what waits, and lets what runs finish until ctx

@@ -75,9 +75,11 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		return nil, wire.ClassNotPermitted(call.Class, p.cfg.Classes)
 	}
 	before := time.Now()
+	trail := p.trail(call)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &record{
+		trail: trail,
 		class: class, call: call, wake: make(chan struct{}, 1), arrived: admission.Time(call.Arrived.Sub(p.cfg.Start)),
 		// Sequences share nothing that is sure, so each is priced with a prompt.
 		prompt: int32(min(max(p.price.Estimate(req.Model, req.Content)/req.Prompts, 1), 1<<30)),
@@ -97,6 +99,8 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineLoading(0))
 	case p.core == nil:
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineUnavailable(0))
+	case p.absentLocked(req.Model):
+		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, p.noneHasLocked(req.Model))
 	case len(p.free) == 0:
 		return nil, p.turnAwayLocked(r, admission.CauseQueueFull, wire.QueueFull(call.Class, p.cfg.Capacity, p.cfg.Capacity, 0))
 	}
@@ -126,8 +130,10 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		flags |= admission.FlagUnsplit
 	}
 	p.active++
+	home, cached := p.homeLocked(r)
 	p.stepLocked(&admission.Event{
 		Kind: admission.Offer, Flags: flags, ID: r.id, Class: class, Tenant: tenant, Prompt: r.prompt, Out: out, N: int32(min(max(req.N, 1), 1<<20)),
+		Session: p.numberLocked(r), Engine: home, Cached: cached, Barred: p.barredLocked(req.Model),
 	})
 	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
 	return r, nil

@@ -72,9 +72,10 @@ func (a *attempt) runPiece(ctx context.Context) {
 		cancel(errReclaimed)
 	}
 	s, eng := &p.engines[a.admit.Engine], &p.cfg.Engines[a.admit.Engine]
-	ordered, model, block := s.caps.Priority, upstreamModel(&s.caps, a.call.Request.Model), max(s.caps.BlockSize, 1)
+	model, has := p.upstreamLocked(int(a.admit.Engine), a.call.Request.Model)
+	ordered, block := s.caps.Priority, max(s.caps.BlockSize, 1)
 	a.longest = longest(&s.caps)
-	able := p.warmsLocked(int(a.admit.Engine)) && s.misread < maxMisread
+	able := has && p.warmsLocked(int(a.admit.Engine)) && s.misread < maxMisread
 	p.mu.Unlock()
 	if ctx.Err() != nil {
 		a.interrupted(ctx, nil)
@@ -203,7 +204,8 @@ func (a *attempt) tellPieceLocked() (again bool) {
 	if a.cause == admission.CauseUnreachable {
 		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
 	}
-	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.told), Flags: a.flags, Cause: a.cause})
+	a.elsewhere()
+	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.told), Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	return r.stage != stageOver
 }
 

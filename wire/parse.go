@@ -29,12 +29,13 @@ const (
 	fieldBeam
 	fieldTier
 	fieldStop
+	fieldCacheKey
 	numFields
 )
 
 var fieldNames = [numFields]string{"model", "stream", "stream_options", "stream_options.include_usage",
 	"max_tokens", "max_completion_tokens", "n_predict", "priority", "messages", "prompt",
-	"n", "best_of", "n_cmpl", "use_beam_search", "service_tier", "stop"}
+	"n", "best_of", "n_cmpl", "use_beam_search", "service_tier", "stop", "prompt_cache_key"}
 
 // limits are the fields that limit the output. llama-server lets n_predict
 // override the other two, so a gateway that overlooked it would admit one length
@@ -147,6 +148,12 @@ func (p *parser) object() {
 			})
 		case "priority":
 			p.owned(fieldPriority, func([]byte) {})
+		case "prompt_cache_key":
+			p.owned(fieldCacheKey, func(v []byte) {
+				if v[0] == '"' { // anything else is the engine's to refuse
+					p.r.CacheKey = text(v)
+				}
+			})
 		case "service_tier":
 			p.owned(fieldTier, func(v []byte) { p.r.ServiceTier = p.text(fieldTier, v) })
 		case "stop":
@@ -167,6 +174,7 @@ func (p *parser) object() {
 			} else {
 				p.skip()
 			}
+			p.r.spans[fieldMessages].to = p.i
 		case "prompt":
 			p.once(fieldPrompt)
 			if p.r.API == Completions {
@@ -174,6 +182,7 @@ func (p *parser) object() {
 			} else {
 				p.skip()
 			}
+			p.r.spans[fieldPrompt].to = p.i
 		case "prompt_embeds":
 			p.promptEmbeds()
 		case "input_ids", "prompt_token_ids":

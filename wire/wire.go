@@ -62,6 +62,8 @@ type Request struct {
 	// give several.
 	Prompts     int
 	ServiceTier string
+	// CacheKey is prompt_cache_key: by which the client says that prompts begin alike.
+	CacheKey string
 	// Constrained: a grammar, a JSON schema, a response_format other than text, a
 	// forced tool call, or beam search; such an answer can't be continued from
 	// its middle.
@@ -81,6 +83,16 @@ type Request struct {
 // token ids as if nothing had been: all that the request asks for means the same
 // for the rest of an answer as for the whole.
 func (r *Request) Resumable() bool { return !r.fixed }
+
+// Prompt is the prompt as it stands in the body, JSON: what an engine's cache goes
+// by, in its order. It must not be changed.
+func (r *Request) Prompt() []byte {
+	sp := r.spans[fieldMessages]
+	if r.API == Completions {
+		sp = r.spans[fieldPrompt]
+	}
+	return r.Body[sp.from:sp.to]
+}
 
 // Content is the measured prompt, from which its token count is estimated.
 type Content struct {

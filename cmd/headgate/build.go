@@ -36,6 +36,9 @@ func buildPools(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger,
 				return table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
 			},
 		}
+		for _, a := range c.Aliases {
+			rc.Aliases = append(rc.Aliases, relay.Alias(a))
+		}
 		for k := range c.Classes {
 			rc.Classes = append(rc.Classes, c.Classes[k].Name)
 			rc.Capacity += c.Classes[k].Queue.Depth
