@@ -133,7 +133,7 @@ func (c *Core) feasible(cl *class, q *request) (why Cause, want, allowed int64) 
 	why = CauseUnavailable
 	for e := range c.engines {
 		en := &c.engines[e]
-		if en.spec.Closed {
+		if en.spec.Closed || q.barred&(1<<e) != 0 {
 			continue
 		}
 		switch w, n, most := en.misfit(cl, q); {
@@ -154,6 +154,8 @@ func (en *engine) misfit(cl *class, q *request) (why Cause, want, allowed int64)
 	most := cl.most.min(Of(en.spec.Slots, en.spec.KV))
 	least := int64(q.prompt) + int64(q.kept) + 1
 	switch tokens := kv.RoundUp(least, en.spec.Block) * int64(q.n); {
+	case q.barred&(1<<en.id) != 0:
+		return CauseUnavailable, 0, 0
 	case least > en.contextLimit():
 		return CauseContext, least, en.contextLimit()
 	case int64(q.n) > most[Slots]:
@@ -173,8 +175,8 @@ type fitting struct {
 	limit  int32
 	piece  int32 // tokens of the prompt's beginning that are warmed; 0: the request starts
 	loan   bool
-	cached int32   // tokens of it that the engine need not compute
-	free   float64 // the share of the engine that it would leave free
+	own    int32   // tokens of it that were computed there for it alone
+	free   float64 // the share of the engine that it would leave free, and what affinity is worth
 	within bool    // the class would stay within its floor
 	// Why not, on the engine that came closest.
 	refusal  refusal
@@ -195,18 +197,28 @@ const (
 	refusedHeld            // condition 2, capacity that others keep
 )
 
+// affinity is the share of an engine by which one that has a request's whole prompt
+// in its cache may be busier than another that would have to compute it, and still
+// gets the request. It is worth in proportion to what is cached.
+//
+// Alternatives: going where the cache is whatever the load makes one engine run a
+// popular prefix for all; a least cached length and a difference in requests, as
+// other routers have it, mean another thing on every size of engine.
+const affinity = 0.5
+
 // better tells which of two engines a request should have: one that takes it,
 // one where it stays within its class's floor (engines price a request by their
-// own blocks and manners), and then one that is left with the larger free share,
-// or that refuses it for the later condition.
+// own blocks and manners), one that has computed a beginning for it, and then one
+// that is left with the larger free share, see affinity, or that refuses it for the
+// later condition.
 func (f *fitting) better(than *fitting) bool {
 	switch {
 	case f.ok != than.ok:
 		return f.ok
 	case f.within != than.within:
 		return f.within
-	case f.ok && f.cached != than.cached:
-		return f.cached > than.cached
+	case f.ok && f.own != than.own:
+		return f.own > than.own
 	case f.ok:
 		return f.free > than.free
 	}
@@ -235,7 +247,7 @@ func (c *Core) fit(cl *class, q *request) fitting {
 // fitOn evaluates them on one engine; ok is false if it could not run the
 // request.
 func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
-	if !en.counts {
+	if !en.counts || c.probing(en) {
 		return f, false
 	}
 	if why, _, _ := en.misfit(cl, q); why != CauseNone {
@@ -258,11 +270,16 @@ func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
 	default:
 		f.ok = true
 		if len(c.engines) > 1 {
-			f.cached = q.prompt + q.kept - q.work(en)
 			f.free = 1
 			for r := range NumResources {
 				total := Of(en.spec.Slots, en.spec.KV)[r]
 				f.free = min(f.free, float64(total-en.used[r]-f.amount[r]-en.foreign[r])/float64(total))
+			}
+			all := q.prompt + q.kept
+			if cached := all - q.work(en); q.interrupted {
+				f.own = cached
+			} else if cached > 0 {
+				f.free += affinity * float64(cached) / float64(all)
 			}
 		}
 	}
@@ -491,6 +508,7 @@ func (c *Core) progress(ev *Event) {
 	first := h.first == 0 && h.out > 0
 	if first {
 		h.first, h.firstOut = max(c.now, 1), h.out
+		en.faults = 0
 		c.learnStart(h)
 		c.started(i)
 	}

@@ -18,6 +18,7 @@ type Core struct {
 	engines []engine
 	drain   bool
 	drained bool
+	working int // engines that count
 
 	whole    Amount // of all open engines, ready or not
 	envelope Amount // of the engines that count, and what still runs on the others
@@ -109,7 +110,9 @@ type engine struct {
 	id        Engine
 	spec      EngineSpec
 	state     State
-	counts    bool // in the envelope: open and ready
+	counts    bool // in the envelope: open and ready, and not set aside
+	aside     Time // until when others get its work; 0: it is not set aside
+	faults    int  // attempts in a row that it failed before a token
 	used      Amount
 	going     Amount // of used, with holds that are ending or over
 	foreign   Amount
@@ -141,6 +144,7 @@ type request struct {
 	prompt      int32
 	cached      int32  // tokens of the prompt that need no prefill
 	home        Engine // where they are cached
+	barred      uint64 // engines that can't run it, or have failed it
 	session     uint32
 	kept        int32 // tokens of output from earlier attempts
 	out         int32
@@ -294,6 +298,7 @@ func (c *Core) tick() {
 		if en.foreign != (Amount{}) && c.now >= en.stale() {
 			c.setForeign(en, Amount{})
 		}
+		c.retake(en)
 	}
 	c.expireGhosts()
 	// First what is known, then what the pump asks for.
@@ -326,6 +331,9 @@ func (c *Core) retime() {
 		}
 		if en.foreign != (Amount{}) {
 			c.wake(en.stale())
+		}
+		if en.aside != 0 {
+			c.wake(en.aside)
 		}
 	}
 	if c.ghosts > 0 {
@@ -410,11 +418,14 @@ func (c *Core) review(k Class) {
 func (c *Core) reckon() {
 	var least Amount // what is kept even when all is idle
 	c.whole, c.envelope, c.foreign, c.used, c.promised, c.kept = Amount{}, Amount{}, Amount{}, Amount{}, Amount{}, Amount{}
+	apart := c.apart()
+	c.working = 0
 	for e := range c.engines {
 		en := &c.engines[e]
 		// What still runs on an engine that takes no more is in the sums of what
 		// is used, so it has to be in what there is.
-		if en.counts = !en.spec.Closed && en.state == Ready; en.counts {
+		if en.counts = en.ready() && !(apart && en.aside != 0); en.counts {
+			c.working++
 			c.envelope = c.envelope.add(Of(en.spec.Slots, en.spec.KV))
 		} else {
 			c.envelope = c.envelope.add(en.used)
@@ -455,7 +466,7 @@ func (c *Core) offer(ev *Event) {
 	c.place++
 	*q = request{
 		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
-		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, unsplit: ev.Flags&FlagUnsplit != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
+		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, unsplit: ev.Flags&FlagUnsplit != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine, barred: ev.Barred, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
 		line: c.line(ev.Class, ev.Tenant), prev: none, next: none, longer: none, later: none,
 	}
 	cl.counts.Offered++
@@ -478,7 +489,7 @@ func (c *Core) offer(ev *Event) {
 	case why != CauseNone:
 		refuse(why, want, allowed)
 		return
-	case c.allDown():
+	case c.allDown(ev.Barred):
 		refuse(CauseUnavailable, 0, 0)
 		return
 	}
@@ -596,6 +607,9 @@ func (c *Core) ended(ev *Event) {
 	if ev.Cause == CauseUnreachable && en.state == Ready {
 		c.setState(h.engine, Down)
 	}
+	if ev.Flags&FlagElsewhere != 0 && h.first == 0 {
+		c.fault(en, ev.Retry)
+	}
 	slot := int32(h.req.Slot())
 	h.req = 0
 	q := &c.requests[slot]
@@ -617,11 +631,16 @@ func (c *Core) ended(ev *Event) {
 	// What the core itself has interrupted or split goes on, whatever comes; what
 	// failed is tried again where the engine did nothing for it.
 	if again && !onward {
-		again = !c.drain && ev.Cause != CauseClientGone && ev.Cause != CauseTimeout
+		again = !c.drain && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
 	}
 	if again && !onward {
-		again = ev.Flags&FlagUntouched != 0 && q.tries < maxTries
+		again = q.tries < maxTries && (ev.Flags&FlagUntouched != 0 || ev.Flags&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], en, q))
 		q.tries++
+		if ev.Flags&(FlagElsewhere|FlagReleased) == FlagElsewhere {
+			// A connection broke, perhaps because the request is the death of
+			// engines: it gets one more.
+			q.tries = maxTries
+		}
 	}
 	if again {
 		// The table may have changed while it ran.

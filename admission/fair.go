@@ -339,9 +339,9 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 	case refusedWhole, refusedStall:
 		p.open = true
 	default:
-		p.open = !head.ok && head.resource == KV
+		p.open = !head.ok && (head.resource == KV || c.requests[cl.queue.head].barred != 0)
 	}
-	if !p.open || left <= 0 {
+	if !p.open || left <= 0 && c.requests[cl.queue.head].barred == 0 {
 		return none, fitting{}
 	}
 	reach := c.reach(cl, head)
@@ -353,8 +353,9 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 		slot := c.lines[i].head
 		for range foremost {
 			q := &c.requests[slot]
-			if slot != cl.queue.head && int64(q.prompt) < left {
-				if f := c.fit(cl, q); f.ok && f.amount[KV] <= left && c.leaves(k, head, &f, borrow) {
+			if slot != cl.queue.head && (int64(q.prompt) < left || c.requests[cl.queue.head].barred != 0) {
+				f := c.fit(cl, q)
+				if f.ok && (c.apartFrom(cl, &f) || f.amount[KV] <= left && head.blocks()) && c.leaves(k, head, &f, borrow) {
 					return slot, f
 				}
 			}
@@ -364,6 +365,18 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 		}
 	}
 	return none, fitting{}
+}
+
+// blocks tells that a head that is refused as f waits for what those behind it need
+// less of.
+func (f *fitting) blocks() bool {
+	return f.refusal == refusedEngine || f.refusal == refusedWhole || f.refusal == refusedStall || f.resource == KV
+}
+
+// apartFrom tells that one who is admitted as f takes nothing from the head, which
+// that engine can't run.
+func (c *Core) apartFrom(cl *class, f *fitting) bool {
+	return c.requests[cl.queue.head].barred&(1<<f.engine) != 0
 }
 
 // leaves tells whether one who is admitted as f before the head leaves it all but
@@ -377,7 +390,7 @@ func (c *Core) leaves(k Class, head, f *fitting, borrow bool) bool {
 	case head.within && !cl.used.add(both).within(cl.floor):
 		return false
 	}
-	return c.slotsFit(cl, f, both)
+	return c.apartFrom(cl, f) || c.slotsFit(cl, f, both)
 }
 
 // slotsFit tells whether amount would fit on the engine of f if KV did not matter.

@@ -120,6 +120,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			d.ScanArgs(t, "home", &name)
 			ev.Engine = engine(name)
 		}
+		if d.HasArg("barred") {
+			var name string
+			d.ScanArgs(t, "barred", &name)
+			ev.Barred = 1 << engine(name)
+		}
 		if d.HasArg("whole") {
 			ev.Flags = FlagWhole
 		}
@@ -135,11 +140,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return s.step(&Event{Kind: Progress, Hold: s.holds[id], Out: int32(num("out", 0)), Prompt: int32(num("prompt", 0))})
 	case "end":
 		ev := &Event{Kind: Ended, Hold: s.holds[id], Out: int32(num("out", 0)), Cause: CauseFinished}
-		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept, "unsplit": FlagUnsplit} {
+		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept, "unsplit": FlagUnsplit, "elsewhere": FlagElsewhere} {
 			if d.HasArg(flag) {
 				ev.Flags |= v
 			}
 		}
+		ev.Retry = Time(dur("retry"))
 		if d.HasArg("cause") {
 			var name string
 			d.ScanArgs(t, "cause", &name)
@@ -259,8 +265,11 @@ func (s *script) describe(e *Effect) string {
 	case Done:
 		return fmt.Sprintf("%d done: %v", e.ID, e.Cause)
 	case Stage:
-		if e.Cause == CauseDemoted {
+		switch e.Cause {
+		case CauseDemoted, CauseBack:
 			return fmt.Sprintf("%s: %v", engine, e.Cause)
+		case CauseAside:
+			return fmt.Sprintf("%s: %v for %v", engine, e.Cause, time.Duration(e.Retry))
 		}
 		text := fmt.Sprintf("%s: %v", class, e.Cause)
 		if e.For != 0 {

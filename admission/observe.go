@@ -123,14 +123,17 @@ func (c *Core) setState(e Engine, s State) {
 		return
 	}
 	en.state = s
+	if s == Ready {
+		en.aside = 0 // it has been away, and may be another
+	}
 	c.reckon()
 }
 
 // allDown tells that no engine would take work now or soon: a request that
 // comes now is refused rather than left to wait for nothing.
-func (c *Core) allDown() bool {
+func (c *Core) allDown(barred uint64) bool {
 	for e := range c.engines {
-		if en := &c.engines[e]; !en.spec.Closed && en.state != Down {
+		if en := &c.engines[e]; !en.spec.Closed && en.state != Down && barred&(1<<e) == 0 {
 			return false
 		}
 	}

@@ -405,6 +405,9 @@ func (w *world) overtake(e *Effect, before *Snapshot) {
 	if head == nil || w.tenant[head.ID.Slot()] != e.Tenant || w.order[head.ID.Slot()] > w.order[e.ID.Slot()] {
 		w.t.Fatalf("request %d overtook one of its tenant that was not the head:\n%v", e.ID, before)
 	}
+	if w.core.requests[head.ID.Slot()].barred&(1<<e.Engine) != 0 {
+		return // nor is it in anybody's way on an engine that can't run it
+	}
 	if head.Wants == (AmountView{}) {
 		return // the head waits for an engine that takes no work
 	}
@@ -484,6 +487,9 @@ func (w *world) offer() {
 	if rapid.IntRange(0, 3).Draw(w.t, "cached") == 3 {
 		ev.Cached, ev.Engine = tokens(w.t, "tokens", 300), Engine(rapid.IntRange(0, len(w.table.Engines)-1).Draw(w.t, "home"))
 	}
+	if rapid.IntRange(0, 7).Draw(w.t, "barred") == 7 {
+		ev.Barred = uint64(rapid.IntRange(0, 1<<len(w.table.Engines)-1).Draw(w.t, "which"))
+	}
 	w.step(ev)
 }
 
@@ -542,7 +548,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"end": func(t *rapid.T) {
 			if id, h := w.hold(false); h != nil {
 				w.end(id, &Event{
-					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 31).Draw(t, "flags")),
+					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 63).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
 					Cause: rapid.SampledFrom([]Cause{CauseFinished, CauseFailed, CauseClientGone, CauseTimeout, CauseReclaimed, CauseUnreachable}).Draw(t, "cause"),
 				})
 			}

@@ -90,7 +90,9 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			}
 			if next, g := c.passer(k, &f, borrow); next != none {
 				c.stay(cl, &f)
-				cl.queue.pass.tokens += g.amount[KV]
+				if !c.apartFrom(cl, &g) {
+					cl.queue.pass.tokens += g.amount[KV]
+				}
 				slot, f = next, g
 			}
 		}

@@ -126,6 +126,11 @@ type EngineSnapshot struct {
 	Slack   int64      `json:"slack_kv_tokens,omitempty"`
 	// Demoted: it did not end what it was asked to, and nothing is reclaimed from it.
 	Demoted bool `json:"demoted,omitempty"`
+	// Aside is until when others get its work, because it failed what it was given
+	// or asked to be left alone; 0: it is not set aside. Faults counts the attempts in
+	// a row that it failed before a token.
+	Aside  Time `json:"set_aside_until_ns,omitempty"`
+	Faults int  `json:"faults,omitempty"`
 }
 
 // HoldSnapshot is one hold.
@@ -192,7 +197,7 @@ func (c *Core) Snapshot() *Snapshot {
 		en := &c.engines[e]
 		s.Engines = append(s.Engines, EngineSnapshot{
 			Name: en.spec.Name, State: en.state.String(), Total: view(Of(en.spec.Slots, en.spec.KV)),
-			Used: view(en.used), Foreign: view(en.foreign), Slack: en.slack, Demoted: en.untrue >= maxUntrue,
+			Used: view(en.used), Foreign: view(en.foreign), Slack: en.slack, Demoted: en.untrue >= maxUntrue, Aside: en.aside, Faults: en.faults,
 		})
 	}
 	for i := range c.holds {
@@ -342,6 +347,12 @@ func (s *Snapshot) String() string {
 		}
 		if v.Demoted {
 			b.WriteString(" demoted")
+		}
+		if v.Faults > 0 {
+			fmt.Fprintf(&b, " faults %d", v.Faults)
+		}
+		if v.Aside > 0 {
+			fmt.Fprintf(&b, " set aside until %v", time.Duration(v.Aside))
 		}
 		b.WriteByte('\n')
 	}

@@ -118,6 +118,11 @@ const (
 	FlagKept
 )
 
+// FlagElsewhere, of an Ended: the engine failed the attempt in a way that says more
+// about the engine than about the request, and nothing of the answer is lost. Another
+// engine may do it.
+const FlagElsewhere = 1 << 5
+
 // Event is what the driver reports. It is flat, so that a ring of recent events
 // is a flight recorder that can be replayed.
 type Event struct {
@@ -134,10 +139,16 @@ type Event struct {
 	// Session is the driver's number for the session of an Offer, whose requests
 	// share a growing prefix; 0 is none.
 	Session uint32
-	ID      ID
-	Hold    Hold
-	Gauge   Gauge
-	Table   *Table // read during Step, never kept
+	// Barred are the engines that can't run an Offer whatever room they have, a bit
+	// each by index: they have not got its model.
+	Barred uint64
+	// Retry, of an Ended with FlagElsewhere, is for how long the engine wants to be
+	// left alone; 0: it did not say.
+	Retry Time
+	ID    ID
+	Hold  Hold
+	Gauge Gauge
+	Table *Table // read during Step, never kept
 }
 
 // Op says what an Effect wants done or tells.
@@ -207,6 +218,8 @@ const (
 	CauseLendingOpened
 	CauseGhost   // a hold's end was never confirmed and its time is over
 	CauseDemoted // an engine does not end what it is asked to: nothing is reclaimed from it any more
+	CauseAside   // an engine fails what it is given, or asked to be left alone: others get its work for a time
+	CauseBack    // that time is over
 
 	NumCauses = iota
 )
@@ -215,7 +228,7 @@ var causeNames = [...]string{
 	"none",
 	"context", "too_large", "too_many", "queue_full", "tenant_queue_full", "queue_wait", "forecast", "unavailable", "draining",
 	"finished", "failed", "client_gone", "timeout", "reclaimed", "unreachable",
-	"recall_opened", "recall_granted", "recall_settled", "recall_closed", "recall_served", "lending_closed", "lending_opened", "ghost", "demoted",
+	"recall_opened", "recall_granted", "recall_settled", "recall_closed", "recall_served", "lending_closed", "lending_opened", "ghost", "demoted", "set_aside", "back",
 }
 
 func (c Cause) String() string { return causeNames[c] }

@@ -120,13 +120,23 @@ func (l *Limits) SetDefaults() {
 type Pool struct {
 	// Name of the pool in logs, journal and metrics; unique.
 	Name string `yaml:"name"`
-	// Models are the names the pool answers to; absent: those its engines report.
+	// Models are the names the pool answers to, and with a * at the end beginnings of names, such as llama-*; the longest that fits decides between pools. A name that none of the engines lists stands for the first that each does. Absent: those its engines report.
 	Models []string `yaml:"models,omitempty"`
+	// Aliases are further names that the pool answers to, each for one model of its engines.
+	Aliases []Alias `yaml:"aliases,omitempty"`
 	// Engines of the pool, 1 to 64.
 	Engines []Engine `yaml:"engines"`
 	// Boundary is how many requests may be sent to an engine beyond its slots, to wait there: 0 lets none wait inside, where nobody can reorder them. 1 or 2 hides the round trip between the end of one request and the start of the next; only protected demand uses it unless the engine orders by priority.
 	Boundary int `yaml:"boundary"`
 	Policy   `yaml:",inline"`
+}
+
+// Alias is a client's name for a model.
+type Alias struct {
+	// Name by which clients call the model; unique. Answers carry the engine's name.
+	Name string `yaml:"name"`
+	// Model is the name by which the engines know it; engines that do not list it get no such request.
+	Model string `yaml:"model"`
 }
 
 // Policy is how classes share a pool. The simulator reads it from a file of its
@@ -218,7 +228,7 @@ type Class struct {
 	PinAfter int `yaml:"pin_after"`
 	// Objective is what "on time" means for the class.
 	Objective Objective `yaml:"objective,omitempty"`
-	// KeepWarm is for how long the KV of a session that has had an answer counts as used when the class lends, so that its next turn finds it. 0 is not at all. Live requests belong to no session yet.
+	// KeepWarm is for how long the KV of a session that has had an answer counts as used when the class lends, so that its next turn finds it. 0 is not at all. A request is of the session that its Headgate-Session header names, or its prompt_cache_key.
 	KeepWarm time.Duration `yaml:"keep_warm"`
 	Queue    Queue         `yaml:"queue"`
 	// Priority is sent to engines that order by priority; lower runs earlier.

@@ -138,6 +138,7 @@ service_tiers: {flex: batch, priority: interactive}
 pools:
   - name: p
     models: [m]
+    aliases: [{name: a, model: m}]
     engines: [{name: e, kind: vllm, url: "http://h", api_key_env: K}]
     classes:
       - {name: interactive, floor: {slots: 1}}

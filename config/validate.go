@@ -22,6 +22,7 @@ const (
 	maxDuration = 24 * time.Hour
 	maxWindow   = time.Hour
 	maxReclaims = 10_000
+	maxName     = 256 // bytes of a model's name
 )
 
 // validate checks every value, then the rules between them.
@@ -42,17 +43,39 @@ func (c *Config) validate(l *list) {
 		p.validate(l, at, engines)
 		for j, m := range p.Models {
 			switch path := fmt.Sprintf("%s.models[%d]", at, j); {
-			case m == "" || len(m) > 256:
+			case m == "" || len(m) > maxName:
 				l.bad(path, m, "a model name of 1 to 256 bytes")
+			case strings.Contains(strings.TrimSuffix(m, "*"), "*"):
+				l.bad(path, m, "a model name, or the beginning of one and a * behind it")
 			default:
 				models.add(l, path, m, "a model that no other pool answers to")
 			}
 		}
+		p.aliases(l, at, models)
 		if len(p.Models) == 0 && len(c.Pools) > 1 {
 			l.warn(at, "models is absent, so which of several pools answers to a model depends on what the engines say")
 		}
 	}
 	c.classesExist(l)
+}
+
+// aliases checks the further names of the pool's models. One that leads to another
+// would name a model that no engine has.
+func (p *Pool) aliases(l *list, at string, models unique) {
+	for i, a := range p.Aliases {
+		path := fmt.Sprintf("%s.aliases[%d]", at, i)
+		if a.Name == "" || len(a.Name) > maxName || strings.Contains(a.Name, "*") {
+			l.bad(path+".name", a.Name, "a model name of 1 to 256 bytes without *")
+		} else {
+			models.add(l, path+".name", a.Name, "a model that nothing else answers to")
+		}
+		switch other := slices.IndexFunc(p.Aliases, func(o Alias) bool { return o.Name == a.Model }); {
+		case a.Model == "" || len(a.Model) > maxName:
+			l.bad(path+".model", a.Model, "a model name of 1 to 256 bytes, as the engines list it")
+		case other >= 0:
+			l.bad(path+".model", a.Model, fmt.Sprintf("a model that the engines have; this is an alias, %s.aliases[%d]", at, other))
+		}
+	}
 }
 
 func (c *Config) listeners(l *list) {

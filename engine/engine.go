@@ -241,4 +241,9 @@ func (c *Capabilities) ContinuesText(api wire.API) bool {
 type Model struct {
 	ID         string `json:"id"`
 	MaxContext int    `json:"max_context,omitempty"` // 0: not said
+	// Parent is the model that an adapter (LoRA) goes on top of; "" for a model of its
+	// own.
+	Parent string `json:"parent,omitempty"`
+	// Unloaded: the engine would load it for a request, and perhaps unload another.
+	Unloaded bool `json:"unloaded,omitempty"`
 }

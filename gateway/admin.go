@@ -26,6 +26,9 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 			return
 		}
 		fmt.Fprintln(w, "ready")
+		for _, problem := range g.Problems() {
+			fmt.Fprintln(w, "but", problem)
+		}
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /api/recalls", g.recalls)

@@ -8,6 +8,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base32"
@@ -124,6 +125,14 @@ func (g *Gateway) Ready() error {
 	return errors.Join(all...)
 }
 
+// Problems says in words what is wrong while the gateway is ready.
+func (g *Gateway) Problems() (all []string) {
+	for _, p := range g.cfg.Pools {
+		all = append(all, p.Problems()...)
+	}
+	return all
+}
+
 // Drain refuses what comes and what waits, lets what runs finish until ctx ends,
 // and closes the server. It returns how many calls it had to end.
 func (g *Gateway) Drain(ctx context.Context) int {
@@ -202,29 +211,39 @@ func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req
 	if err != nil {
 		return nil, err
 	}
-	w.class, w.stream = class, req.Stream
+	w.class, w.stream, w.session = class, req.Stream, r.Header.Get(headerSession)
 	return w.pool(req.Model, class)
 }
 
 // call is the request as the relay knows it.
 func (w *response) call(p *identity.Principal, req *wire.Request) *relay.Call {
-	return &relay.Call{ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived, Span: w.span}
+	return &relay.Call{
+		ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived, Span: w.span, Session: cmp.Or(w.session, req.CacheKey),
+	}
 }
 
-// pool finds the pool of a model in which the class has a share. A pool whose
-// engines have not been heard of yet may turn out to be the one.
+// pool finds the pool of a model in which the class has a share: of those to which the
+// model's name belongs most closely. A pool whose engines have not been heard of yet
+// may turn out to be the one.
 func (w *response) pool(model, class string) (*relay.Pool, *wire.Error) {
-	var shares []string // of pools that serve the model, but not the class
-	unknown := false
+	best, unknown := 1, false
+	var pools []*relay.Pool
 	for _, p := range w.cfg.Pools {
-		switch {
-		case !p.Serves(model):
+		switch n := p.Match(model); {
+		case n == 0:
 			unknown = unknown || p.Ready() != nil && len(p.Models()) == 0
-		case p.HasClass(class):
-			return p, nil
-		default:
-			shares = append(shares, p.Classes()...)
+		case n == best:
+			pools = append(pools, p)
+		case n > best:
+			pools, best = append(pools[:0], p), n
 		}
+	}
+	var shares []string // of pools that serve the model, but not the class
+	for _, p := range pools {
+		if p.HasClass(class) {
+			return p, nil
+		}
+		shares = append(shares, p.Classes()...)
 	}
 	switch {
 	case shares != nil:

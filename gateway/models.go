@@ -17,8 +17,11 @@ func (c *Config) list() []relay.Model {
 	var all []relay.Model
 	for _, p := range c.Pools {
 		for _, m := range p.Models() {
-			if !slices.ContainsFunc(all, func(o relay.Model) bool { return o.ID == m.ID }) {
+			i := slices.IndexFunc(all, func(o relay.Model) bool { return o.ID == m.ID })
+			if i < 0 {
 				all = append(all, m)
+			} else if o := &all[i]; m.MaxContext > 0 && (o.MaxContext == 0 || m.MaxContext < o.MaxContext) {
+				o.MaxContext = m.MaxContext
 			}
 		}
 	}
@@ -30,7 +33,7 @@ type modelJSON struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
-	// Context that every engine of the pool takes, in tokens; absent, never 0,
+	// Context that every engine with the model takes, in tokens; absent, never 0,
 	// where no engine says.
 	MaxModelLen int `json:"max_model_len,omitempty"`
 }

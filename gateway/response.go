@@ -23,6 +23,7 @@ type response struct {
 	span    *tracing.Span // nil: the request is not traced
 
 	class   string
+	session string // that the client names
 	stream  bool
 	dialect dialect
 	started bool
@@ -49,6 +50,9 @@ var openAI = dialect{
 	func(w http.ResponseWriter, err *wire.Error, _ string) { err.Write(w) },
 	func(dst []byte, err *wire.Error, _ string) []byte { return err.AppendEvent(dst) },
 }
+
+// headerSession is where a client may name the session that a request is of.
+const headerSession = "Headgate-Session"
 
 // Headers that every answer has, as far as they are known.
 const (

@@ -21,16 +21,12 @@ func (g *Gateway) responses(w *response, r *http.Request, p *identity.Principal)
 	if err != nil {
 		return err
 	}
-	pool, err := g.route(w, r, p, req.Chat)
-	if err != nil {
-		return err
-	}
 	s := &responseSink{response: w, answer: responses.Answer{
 		ID: strings.TrimPrefix(w.id, "req_"), Created: w.arrived.Unix(), Echo: req.Echo,
 	}}
 	s.events = responses.NewStream(s.answer)
 	w.dialect.appendEvent = func(dst []byte, err *wire.Error, _ string) []byte { return s.events.AppendError(dst, err) }
-	if err := pool.Serve(r.Context(), w.call(p, req.Chat), s); err != nil {
+	if err := g.carry(w, r, p, req.Chat, s); err != nil {
 		if s.failed != nil {
 			return s.failed // to the relay the client was gone
 		}

@@ -64,6 +64,8 @@ type attempt struct {
 	cause admission.Cause
 	flags uint8
 	err   *wire.Error
+	fault fault          // of the engine rather than of the request
+	retry admission.Time // for how long the engine wants to be left alone
 	// confirm waits for the release of what the attempt may still hold at the
 	// engine; nil: it holds nothing there.
 	confirm func(context.Context) engine.Confirmation
@@ -105,7 +107,8 @@ func (a *attempt) run(ctx context.Context) {
 		cancel(errReclaimed)
 	}
 	caps := &p.engines[a.admit.Engine].caps
-	ordered, model := caps.Priority, upstreamModel(caps, a.call.Request.Model)
+	ordered := caps.Priority
+	model, has := p.upstreamLocked(int(a.admit.Engine), a.call.Request.Model)
 	window := contextOf(caps, model)
 	if r.resumable && a.stitch == nil {
 		// An engine may have shown otherwise since the request was offered.
@@ -123,6 +126,11 @@ func (a *attempt) run(ctx context.Context) {
 	if a.stitch != nil && !same {
 		// An engine has come back as another since the answer was begun.
 		a.failed(wire.UpstreamError("the answer was begun by another model than the engine has"))
+		return
+	}
+	if !has {
+		// It has come back without the model.
+		a.refused(wire.EngineUnavailable(0))
 		return
 	}
 	a.sinkAdmitted()
@@ -161,7 +169,7 @@ func (a *attempt) run(ctx context.Context) {
 	stop := a.watch(ctx, cancel)
 	defer stop()
 	s, err := dispatch()
-	if a.refused(err) && !req.Stream {
+	if a.rejected(err) && !req.Stream {
 		// Nobody has seen anything, and the engine has done nothing.
 		proj.MaxTokens = a.startOver(proj.MaxTokens)
 		s, err = dispatch()
@@ -202,16 +210,16 @@ func (a *attempt) body(proj wire.Projection, able bool, window int) (wire.API, [
 	return req.API, body, err
 }
 
-// refused tells that an engine does not take a continuation, which is then not asked
+// rejected tells that an engine does not take a continuation, which is then not asked
 // of it again.
-func (a *attempt) refused(err error) bool {
+func (a *attempt) rejected(err error) bool {
 	var status *engine.StatusError
 	if a.before == 0 || a.piece() || !errors.As(err, &status) || status.Status != http.StatusBadRequest && status.Status != http.StatusUnprocessableEntity {
 		return false
 	}
 	a.pool.mu.Lock()
 	defer a.pool.mu.Unlock()
-	a.pool.refusedLocked(a.admit.Engine, a.call.Request.API, a.record.from)
+	a.pool.rejectedLocked(a.admit.Engine, a.call.Request.API, a.record.from)
 	return true
 }
 
@@ -244,12 +252,12 @@ func (a *attempt) undispatched(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, errProjection):
 		a.failed(wire.Internal())
-	case errors.As(err, &status) && a.refused(err):
+	case errors.As(err, &status) && a.rejected(err):
 		// Its client has asked for nothing wrong.
 		a.failed(wire.UpstreamError("the engine refused to go on with an answer that had given way (status %d)", status.Status))
 	case errors.As(err, &status):
 		// The engine's own hint is the best there is.
-		a.failed(wire.FromUpstream(status.Status, status.Body, status.Header))
+		a.answered(status.Status, wire.FromUpstream(status.Status, status.Body, status.Header))
 	case errors.As(err, &unanswered):
 		a.confirm = unanswered.Confirm
 		a.interrupted(ctx, err)
@@ -296,7 +304,7 @@ func (a *attempt) interrupted(ctx context.Context, err error) {
 		a.cause = admission.CauseReclaimed
 		a.err = wire.LoanEnded()
 	case errors.Is(cause, errIdle):
-		a.cause = admission.CauseTimeout
+		a.cause, a.fault = admission.CauseTimeout, faultBroken
 		a.err = wire.UpstreamTimeout(a.live.IdleTimeout)
 	case errors.Is(cause, errShutdown):
 		a.cause = admission.CauseDraining
@@ -305,11 +313,13 @@ func (a *attempt) interrupted(ctx context.Context, err error) {
 		a.cause = admission.CauseClientGone
 		a.err = wire.ClientClosed()
 	case late(err):
-		a.cause = admission.CauseTimeout
+		a.cause, a.fault = admission.CauseTimeout, faultBroken
 		a.err = wire.UpstreamTimeout(time.Since(a.dispatched).Round(time.Millisecond))
 	case errors.Is(err, io.ErrUnexpectedEOF):
+		a.fault = faultBroken
 		a.failed(wire.UpstreamTorn())
 	default:
+		a.fault = faultBroken
 		a.failed(wire.UpstreamError("the connection to the engine failed, or it sent what is no answer"))
 		a.pool.cfg.Log.Warn("engine failed", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
 	}
@@ -347,7 +357,7 @@ func (a *attempt) relay(ctx context.Context, s engine.Stream, stream bool) {
 			a.interrupted(ctx, err)
 			return
 		case d.Err != nil:
-			a.failed(d.Err)
+			a.answered(d.Err.Status, d.Err)
 			if _, err := s.Next(); err == io.EOF {
 				a.confirm = nil // the engine has ended it itself
 			}
@@ -759,6 +769,7 @@ func (a *attempt) tell() (again bool) {
 	}
 	a.misreadLocked()
 	a.store()
+	a.elsewhere()
 	if a.cause == admission.CauseReclaimed {
 		a.reclaim, a.recalled = r.reclaim, r.recalled
 	}
@@ -787,7 +798,8 @@ func (a *attempt) tell() (again bool) {
 		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt-a.before)
 		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: out, Prompt: p.sequenceLocked(a.call.Request, a.prompt+r.lost)})
 	}
-	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: out, Flags: a.flags, Cause: a.cause})
+	p.rememberLocked(a)
+	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: out, Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	return r.stage != stageOver
 }
 
@@ -796,7 +808,8 @@ func (a *attempt) tell() (again bool) {
 func (a *attempt) store() {
 	r := a.record
 	r.kept, r.collected = nil, nil
-	if a.stitch == nil || a.cause != admission.CauseReclaimed && a.cause != admission.CauseUnreachable {
+	broken := a.fault == faultBroken && !a.ahead && !a.bound
+	if a.stitch == nil || a.cause != admission.CauseReclaimed && a.cause != admission.CauseUnreachable && !broken {
 		return
 	}
 	kept := a.stitch.Kept()

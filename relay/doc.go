@@ -27,6 +27,9 @@
 // and with it the core is told, in one step, that the request can't be reclaimed
 // any more.
 //
+// What the engine failed before that may be done by another (retry.go), and what is
+// given to which (models.go, affinity.go) is told to the core with the offer.
+//
 // # An answer in several attempts
 //
 // That is so where an answer can't be continued. Where it can (wire.Request.Resumable,
@@ -69,6 +72,9 @@ type Call struct {
 	Principal string
 	Arrived   time.Time
 	Span      *tracing.Span // of the request; nil: it is not traced
+	// Session is the client's name for what its requests share a growing prefix in;
+	// "" is none.
+	Session string
 }
 
 // Decision is what admission said about a call that may run.
@@ -96,8 +102,12 @@ type Sink interface {
 
 // Config of a pool.
 type Config struct {
-	Name    string
-	Models  []string // names it answers to; empty: those its engines report
+	Name string
+	// Models are the names that it answers to, or with a * at the end beginnings of
+	// them; empty: those its engines report.
+	Models []string
+	// Aliases are further names, of models that its engines have.
+	Aliases []Alias
 	Engines []Engine
 	Classes []string
 	// Resolve makes the table for the engines as they are known now, an unknown
@@ -119,6 +129,9 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 }
+
+// Alias is a client's name for a model.
+type Alias struct{ Name, Model string }
 
 // Engine is one engine of a pool.
 type Engine struct {

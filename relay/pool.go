@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +45,9 @@ type Pool struct {
 	recalls []recall      // the last of each class
 	ledger  journal.Recalls
 	timings timings
+	marks   marks
+	numbers numbers
+	trouble string // what Problems said last
 }
 
 // recall is what the pool remembers of a class's recall.
@@ -70,6 +72,7 @@ type engineState struct {
 	// not ended any more.
 	missed map[resumption]int
 
+	epoch    uint32   // counts the times that it has come back, perhaps with an empty cache
 	prefills prefills // where it does not tell when it begins
 	misread  int      // prompts in a row that it made other ids of than it had said
 }
@@ -91,6 +94,7 @@ type record struct {
 	kept             *wire.Stitch    // of earlier attempts; nil: the next one begins anew
 	collected        *wire.Assembler // of the same, where the client gets one document
 	warm             warmth
+	trail            []uint64 // of its prompt, see affinity.go; nil: there is one engine
 
 	// Guarded by the pool's mutex.
 	stage     stage
@@ -152,17 +156,7 @@ func (p *Pool) Serves(model string) bool {
 }
 
 func (p *Pool) servesLocked(model string) bool {
-	if len(p.live().Models) > 0 {
-		return slices.Contains(p.live().Models, model)
-	}
-	for i := range p.engines {
-		for _, m := range p.engines[i].caps.Models { // none of one that is gone
-			if m.ID == model {
-				return true
-			}
-		}
-	}
-	return false
+	return p.matchLocked(model) > 0
 }
 
 // Classes returns the names of the pool's classes, by rank.
@@ -286,7 +280,14 @@ var recallKinds = map[admission.Cause]journal.Kind{
 
 // stageLocked writes down what became of recalls, lending and ghosts.
 func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
-	if e.Cause == admission.CauseDemoted {
+	switch e.Cause {
+	case admission.CauseAside:
+		p.cfg.Log.Warn("the engine fails what it is given, or asks to be left alone; others get its work", "pool", p.cfg.Name, "engine", p.live().Engines[e.Engine].Name, "for", time.Duration(e.Retry))
+		return
+	case admission.CauseBack:
+		p.cfg.Log.Info("the engine is tried again", "pool", p.cfg.Name, "engine", p.live().Engines[e.Engine].Name)
+		return
+	case admission.CauseDemoted:
 		p.cfg.Log.Warn("the engine does not end what it is asked to; nothing is reclaimed from it any more", "pool", p.cfg.Name, "engine", p.live().Engines[e.Engine].Name)
 		return
 	}
@@ -402,47 +403,6 @@ func (p *Pool) Ready() error {
 	return fmt.Errorf("pool %s: no engine is ready%s", p.cfg.Name, p.troublesLocked())
 }
 
-// Model is one model that the pool serves.
-type Model struct {
-	ID string
-	// MaxContext in tokens that every engine of the pool takes; 0 if none says.
-	MaxContext int
-}
-
-// Models returns the models that the pool answers for now.
-func (p *Pool) Models() []Model {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var models []Model
-	add := func(id string, context int) {
-		i := slices.IndexFunc(models, func(m Model) bool { return m.ID == id })
-		if i < 0 {
-			models = append(models, Model{ID: id})
-			i = len(models) - 1
-		}
-		// The tightest engine decides; one that does not say does not.
-		if m := &models[i]; context > 0 && (m.MaxContext == 0 || context < m.MaxContext) {
-			m.MaxContext = context
-		}
-	}
-	for i := range p.engines {
-		caps := &p.engines[i].caps
-		if !p.engines[i].known {
-			continue
-		}
-		if len(p.live().Models) == 0 {
-			for _, m := range caps.Models {
-				add(m.ID, contextOf(caps, m.ID))
-			}
-			continue
-		}
-		for _, name := range p.live().Models {
-			add(name, contextOf(caps, upstreamModel(caps, name)))
-		}
-	}
-	return models
-}
-
 func contextOf(caps *engine.Capabilities, id string) int {
 	for _, m := range caps.Models {
 		if m.ID == id && m.MaxContext > 0 {
@@ -492,9 +452,12 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 			if p.live().gone[i] {
 				continue
 			}
-			name := upstreamModel(&s.caps, req.Model)
+			name, has := p.upstreamLocked(i, req.Model)
 			if model == "" {
 				model = name
+			}
+			if s.known && !has {
+				continue // it is not given the request
 			}
 			able = able && s.known && f.of(&s.caps, req.API) && !p.unableLocked(i, req.API, f) && name == model &&
 				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || contextOf(&s.caps, name) > 0)
@@ -516,8 +479,8 @@ func (p *Pool) missedLocked(e admission.Engine, api wire.API, f from) {
 	p.countMissedLocked(e, resumption{api, f}, 1)
 }
 
-// refusedLocked notes that an engine has refused to continue an answer.
-func (p *Pool) refusedLocked(e admission.Engine, api wire.API, f from) {
+// rejectedLocked notes that an engine has refused to continue an answer.
+func (p *Pool) rejectedLocked(e admission.Engine, api wire.API, f from) {
 	p.countMissedLocked(e, resumption{api, f}, mostMissed)
 }
 
@@ -536,20 +499,6 @@ func (p *Pool) countMissedLocked(e admission.Engine, way resumption, n int) {
 // unableLocked tells whether an engine has been seen not to continue so.
 func (p *Pool) unableLocked(i int, api wire.API, f from) bool {
 	return p.engines[i].missed[resumption{api, f}] >= mostMissed
-}
-
-// upstreamModel is the name by which an engine knows a model of the pool: the
-// same if it lists it, else its first.
-func upstreamModel(caps *engine.Capabilities, name string) string {
-	for _, m := range caps.Models {
-		if m.ID == name {
-			return name
-		}
-	}
-	if len(caps.Models) > 0 {
-		return caps.Models[0].ID
-	}
-	return name
 }
 
 // Drain refuses what comes and what waits, and lets what runs finish until ctx

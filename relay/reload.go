@@ -57,7 +57,7 @@ func (p *Pool) Prepare(next Config) (*Change, error) {
 	now := p.live()
 	c := &Change{pool: p, next: &settings{Config: p.cfg, index: map[string]admission.Class{}}}
 	s := c.next
-	s.Models, s.Resolve = next.Models, next.Resolve
+	s.Models, s.Aliases, s.Resolve = next.Models, next.Aliases, next.Resolve
 	s.IdleTimeout, s.Keepalive, s.MaxAnswer = next.IdleTimeout, next.Keepalive, next.MaxAnswer
 	if next.Capacity > p.cfg.Capacity {
 		return nil, fmt.Errorf("queues and engines of %d requests in all: the process has made room for %d; a restart makes more", next.Capacity, p.cfg.Capacity)

@@ -75,6 +75,7 @@ func (p *Pool) abandon(r *record, a *attempt, sink Sink) {
 func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	req := call.Request
 	before := time.Now()
+	trail := p.trail(call)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	live := p.live()
@@ -89,6 +90,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		return nil, wire.ClassNotPermitted(call.Class, p.Classes())
 	}
 	r := &record{
+		trail: trail,
 		class: class, call: call, wake: make(chan struct{}, 1), arrived: admission.Time(call.Arrived.Sub(p.cfg.Start)),
 		prompt: p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content)),
 	}
@@ -107,6 +109,8 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineLoading(0))
 	case p.core == nil:
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineUnavailable(0))
+	case p.absentLocked(req.Model):
+		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, p.noneHasLocked(req.Model))
 	case len(p.free) == 0:
 		return nil, p.turnAwayLocked(r, admission.CauseQueueFull, wire.QueueFull(call.Class, p.cfg.Capacity, p.cfg.Capacity, 0))
 	}
@@ -137,8 +141,10 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		flags |= admission.FlagUnsplit
 	}
 	p.active++
+	home, cached := p.homeLocked(r)
 	p.stepLocked(&admission.Event{
 		Kind: admission.Offer, Flags: flags, ID: r.id, Class: class, Tenant: tenant, Prompt: r.prompt, Out: out, N: int32(min(max(req.N, 1), 1<<20)),
+		Session: p.numberLocked(r), Engine: home, Cached: cached, Barred: p.barredLocked(req.Model),
 	})
 	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
 	return r, nil

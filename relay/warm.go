@@ -72,10 +72,11 @@ func (a *attempt) runPiece(ctx context.Context) {
 		cancel(errReclaimed)
 	}
 	s, eng := &p.engines[a.admit.Engine], &a.live.Engines[a.admit.Engine]
-	ordered, model, block := s.caps.Priority, upstreamModel(&s.caps, a.call.Request.Model), max(s.caps.BlockSize, 1)
+	model, has := p.upstreamLocked(int(a.admit.Engine), a.call.Request.Model)
+	ordered, block := s.caps.Priority, max(s.caps.BlockSize, 1)
 	a.longest = longest(&s.caps)
 	final := s.caps.FinalMessage == engine.FinalFlags
-	able := p.warmsLocked(a.live, int(a.admit.Engine)) && s.misread < maxMisread
+	able := has && p.warmsLocked(a.live, int(a.admit.Engine)) && s.misread < maxMisread
 	p.mu.Unlock()
 	if ctx.Err() != nil {
 		a.interrupted(ctx, nil)
@@ -140,7 +141,7 @@ func (a *attempt) unsplit(why *wire.Error) {
 // takes it.
 func (a *attempt) promptIDs(ctx context.Context, model string, final bool) (ids []int32, most int, err error) {
 	r := a.record
-	tells := a.pool.cfg.Engines[a.admit.Engine].Adapter.(engine.Tokenizer)
+	tells := a.live.Engines[a.admit.Engine].Adapter.(engine.Tokenizer)
 	if r.kept != nil && r.kept.FromText() {
 		ids, err = tells.Tokens(ctx, r.kept.API(), r.kept.Continue(wire.Projection{Model: model, FinalMessage: final}, 0))
 		return ids, int(r.prompt) + r.kept.Before(), err
@@ -209,7 +210,8 @@ func (a *attempt) tellPieceLocked() (again bool) {
 	if a.cause == admission.CauseUnreachable {
 		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
 	}
-	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.told), Flags: a.flags, Cause: a.cause})
+	a.elsewhere()
+	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.told), Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	return r.stage != stageOver
 }
 

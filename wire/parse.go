@@ -30,12 +30,13 @@ const (
 	fieldBeam
 	fieldTier
 	fieldStop
+	fieldCacheKey
 	numFields
 )
 
 var fieldNames = [numFields]string{"model", "stream", "stream_options", "stream_options.include_usage",
 	"max_tokens", "max_completion_tokens", "n_predict", "priority", "messages", "prompt",
-	"input", "n", "best_of", "n_cmpl", "use_beam_search", "service_tier", "stop"}
+	"input", "n", "best_of", "n_cmpl", "use_beam_search", "service_tier", "stop", "prompt_cache_key"}
 
 // limits are the fields that limit the output. llama-server lets n_predict
 // override the other two, so a gateway that overlooked it would admit one length
@@ -148,6 +149,12 @@ func (p *parser) object() {
 			})
 		case "priority":
 			p.owned(fieldPriority, func([]byte) {})
+		case "prompt_cache_key":
+			p.owned(fieldCacheKey, func(v []byte) {
+				if v[0] == '"' { // anything else is the engine's to refuse
+					p.r.CacheKey = text(v)
+				}
+			})
 		case "service_tier":
 			p.owned(fieldTier, func(v []byte) { p.r.ServiceTier = p.text(fieldTier, v) })
 		case "stop":
@@ -168,6 +175,7 @@ func (p *parser) object() {
 			} else {
 				p.skip()
 			}
+			p.r.spans[fieldMessages].to = p.i
 		case "prompt":
 			p.once(fieldPrompt)
 			if p.r.API == Completions {
@@ -175,6 +183,7 @@ func (p *parser) object() {
 			} else {
 				p.skip()
 			}
+			p.r.spans[fieldPrompt].to = p.i
 		case "input":
 			p.once(fieldInput)
 			if p.r.API == Embeddings {
@@ -182,6 +191,7 @@ func (p *parser) object() {
 			} else {
 				p.skip()
 			}
+			p.r.spans[fieldInput].to = p.i
 		case "prompt_embeds":
 			p.promptEmbeds()
 		case "input_ids", "prompt_token_ids":

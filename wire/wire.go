@@ -75,6 +75,8 @@ type Request struct {
 	// embeddings that give several.
 	Prompts     int
 	ServiceTier string
+	// CacheKey is prompt_cache_key: by which the client says that prompts begin alike.
+	CacheKey string
 	// Constrained: a grammar, a JSON schema, a response_format other than text, a
 	// forced tool call, or beam search; such an answer can't be continued from
 	// its middle.
@@ -101,6 +103,19 @@ func (r *Request) Resumable() bool { return !r.fixed }
 // Minds tells whether the request has min_tokens or include_stop_str_in_output, which
 // not every engine knows.
 func (r *Request) Minds() bool { return r.minTokens > 0 || r.includeStop }
+
+// Prompt is the prompt as it stands in the body, JSON: what an engine's cache goes
+// by, in its order. It must not be changed.
+func (r *Request) Prompt() []byte {
+	sp := r.spans[fieldMessages]
+	switch r.API {
+	case Completions:
+		sp = r.spans[fieldPrompt]
+	case Embeddings:
+		sp = r.spans[fieldInput]
+	}
+	return r.Body[sp.from:sp.to]
+}
 
 // Content is the measured prompt, from which its token count is estimated.
 type Content struct {

@@ -45,6 +45,9 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 			return table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
 		},
 	}
+	for _, a := range c.Aliases {
+		rc.Aliases = append(rc.Aliases, relay.Alias(a))
+	}
 	for k := range c.Classes {
 		rc.Classes = append(rc.Classes, c.Classes[k].Name)
 		rc.Capacity += c.Classes[k].Queue.Depth

@@ -25,7 +25,9 @@ func (c *Client) Models(ctx context.Context) ([]engine.Model, error) {
 
 // parseModels reads OpenAI's list, with the context length where an engine adds
 // it: vLLM and SGLang as max_model_len, llama-server as meta.n_ctx. Adapters
-// (LoRA) are entries of the same list, often without one.
+// (LoRA) are entries of the same list, often without one, with the model that they
+// go on top of as parent. A llama-server that changes models says of each in status
+// whether it is loaded.
 func parseModels(body []byte) ([]engine.Model, error) {
 	data := gjson.GetBytes(body, "data")
 	if !gjson.ValidBytes(body) || !data.IsArray() {
@@ -41,10 +43,13 @@ func parseModels(body []byte) ([]engine.Model, error) {
 		if n <= 0 {
 			n = max(0, Number(m.Get("meta.n_ctx")))
 		}
-		models = append(models, engine.Model{ID: id, MaxContext: n})
+		models = append(models, engine.Model{ID: id, MaxContext: n, Parent: m.Get("parent").String(), Unloaded: unloaded(m.Get("status.value"))})
 	}
 	return models, nil
 }
+
+// unloaded reads a model's status; an engine that says none has it loaded.
+func unloaded(status gjson.Result) bool { return status.Exists() && status.String() != "loaded" }
 
 // LeastContext is the smallest context length that is said; 0: none is. It is
 // what every model of the engine can take.

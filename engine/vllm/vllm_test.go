@@ -112,7 +112,7 @@ func TestCapabilities(t *testing.T) {
 	e.Answer("/version", 404, "")
 	got, err = a.Capabilities(t.Context())
 	want = engine.Capabilities{
-		Kind: engine.VLLM, Models: []engine.Model{{ID: "base", MaxContext: 8192}, {ID: "lora"}, {ID: "short", MaxContext: 4000}}, MaxContext: 4000, TokenIDs: true, ChatTokenIDs: true, MinTokens: true, StepAborts: true, TextCompletions: true, FinalMessage: engine.FinalFlags,
+		Kind: engine.VLLM, Models: []engine.Model{{ID: "base", MaxContext: 8192}, {ID: "lora", Parent: "base"}, {ID: "short", MaxContext: 4000}}, MaxContext: 4000, TokenIDs: true, ChatTokenIDs: true, MinTokens: true, StepAborts: true, TextCompletions: true, FinalMessage: engine.FinalFlags,
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Error(d, err)

@@ -1,0 +1,221 @@
+package relay
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"headgate/engine"
+	"headgate/wire"
+)
+
+// Model is one model that the pool serves.
+type Model struct {
+	ID string
+	// MaxContext in tokens that every engine of the pool takes that has the model: the
+	// engine's own limit, or all of its KV where that is less; 0 if none says.
+	MaxContext int
+}
+
+// Match tells how well a model's name is one of the pool's: 0 is not at all, a whole
+// name is better than a beginning, and a longer beginning than a shorter one.
+func (p *Pool) Match(model string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.matchLocked(model)
+}
+
+// exact is better than every beginning.
+const exact = 1 << 30
+
+func (p *Pool) matchLocked(model string) int {
+	if p.alias(model) != "" {
+		return exact
+	}
+	best := 0
+	for _, name := range p.live().Models {
+		switch prefix, open := strings.CutSuffix(name, "*"); {
+		case name == model:
+			return exact
+		case open && strings.HasPrefix(model, prefix):
+			best = max(best, 1+len(prefix))
+		}
+	}
+	if len(p.live().Models) > 0 {
+		return best
+	}
+	for i := range p.engines {
+		if lists(&p.engines[i].caps, model) {
+			return exact
+		}
+	}
+	return 0
+}
+
+// alias is the model that a name stands for; "" if it is no alias.
+func (p *Pool) alias(name string) string {
+	for _, a := range p.live().Aliases {
+		if a.Name == name {
+			return a.Model
+		}
+	}
+	return ""
+}
+
+func lists(caps *engine.Capabilities, model string) bool {
+	return slices.ContainsFunc(caps.Models, func(m engine.Model) bool { return m.ID == model })
+}
+
+// upstreamLocked is the name by which an engine knows a model of the pool, and
+// whether it has it. An alias stands for its model and nothing else. A name that the
+// configuration gives to the pool, and that none of its engines lists, stands for the
+// first that one does, an adapter aside. An engine that lists nothing is believed to
+// have everything.
+func (p *Pool) upstreamLocked(i int, name string) (model string, has bool) {
+	caps := &p.engines[i].caps
+	if target := p.alias(name); target != "" {
+		return target, len(caps.Models) == 0 || lists(caps, target)
+	}
+	switch {
+	case len(caps.Models) == 0 || lists(caps, name):
+		return name, true
+	case len(p.live().Models) == 0 || p.matchLocked(name) == 0 || slices.ContainsFunc(p.engines, func(s engineState) bool { return lists(&s.caps, name) }):
+		return name, false
+	}
+	first := slices.IndexFunc(caps.Models, func(m engine.Model) bool { return m.Parent == "" })
+	return caps.Models[max(first, 0)].ID, true
+}
+
+// barredLocked is a set of the engines that are known not to have a model.
+func (p *Pool) barredLocked(model string) (barred uint64) {
+	for i := range p.engines {
+		if _, has := p.upstreamLocked(i, model); p.engines[i].known && !has {
+			barred |= 1 << i
+		}
+	}
+	return barred
+}
+
+// absentLocked tells that every engine is known and none has a model.
+func (p *Pool) absentLocked(model string) bool {
+	for i := range p.engines {
+		if p.live().gone[i] {
+			continue
+		}
+		if _, has := p.upstreamLocked(i, model); !p.engines[i].known || has {
+			return false
+		}
+	}
+	return true
+}
+
+// noneHasLocked refuses a request for such a model.
+func (p *Pool) noneHasLocked(model string) *wire.Error {
+	return wire.NewError(wire.CodeEngineUnavailable, "no engine of pool %s has model %s", p.cfg.Name, cmp.Or(p.alias(model), model))
+}
+
+// contextLeft is the longest sequence that an engine can hold, in tokens; 0: it is
+// not known.
+func contextLeft(caps *engine.Capabilities, model string) int {
+	most := contextOf(caps, model)
+	if caps.KVTokens > 0 && (most == 0 || caps.KVTokens < most) {
+		most = caps.KVTokens
+	}
+	return most
+}
+
+// Models returns the models that the pool answers for now, aliases last. Of a
+// beginning those are listed that engines have.
+func (p *Pool) Models() []Model {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var models []Model
+	add := func(i int, name string) {
+		upstream, has := p.upstreamLocked(i, name)
+		if !has {
+			return
+		}
+		k := slices.IndexFunc(models, func(m Model) bool { return m.ID == name })
+		if k < 0 {
+			models = append(models, Model{ID: name})
+			k = len(models) - 1
+		}
+		// The tightest engine decides; one that does not say does not.
+		if m, most := &models[k], contextLeft(&p.engines[i].caps, upstream); most > 0 && (m.MaxContext == 0 || most < m.MaxContext) {
+			m.MaxContext = most
+		}
+	}
+	known := func(each func(i int, caps *engine.Capabilities)) {
+		for i := range p.engines {
+			if p.engines[i].known {
+				each(i, &p.engines[i].caps)
+			}
+		}
+	}
+	known(func(i int, caps *engine.Capabilities) {
+		for _, name := range p.live().Models {
+			if !strings.HasSuffix(name, "*") {
+				add(i, name)
+			}
+		}
+		for _, m := range caps.Models {
+			if p.matchLocked(m.ID) > 0 {
+				add(i, m.ID)
+			}
+		}
+	})
+	known(func(i int, _ *engine.Capabilities) {
+		for _, a := range p.live().Aliases {
+			add(i, a.Name)
+		}
+	})
+	return models
+}
+
+// Problems says in words what is wrong with the pool's models while it serves: names
+// that lead nowhere, and models that push each other out of an engine.
+func (p *Pool) Problems() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.problemsLocked()
+}
+
+func (p *Pool) problemsLocked() (all []string) {
+	for _, a := range p.live().Aliases {
+		if p.absentLocked(a.Name) {
+			all = append(all, fmt.Sprintf("pool %s: alias %s: no engine has model %s", p.cfg.Name, a.Name, a.Model))
+		}
+	}
+	for i := range p.engines {
+		var own, out []string // models that the pool serves, and those of them that are not loaded
+		for _, m := range p.engines[i].caps.Models {
+			aliased := slices.ContainsFunc(p.live().Aliases, func(a Alias) bool { return a.Model == m.ID })
+			if m.Parent != "" || !aliased && p.matchLocked(m.ID) == 0 {
+				continue
+			}
+			own = append(own, m.ID)
+			if m.Unloaded {
+				out = append(out, m.ID)
+			}
+		}
+		if len(own) > 1 && len(out) > 0 {
+			all = append(all, fmt.Sprintf("pool %s: engine %s: models %s evict each other, of which %s is not loaded: name one in models, or give each an engine",
+				p.cfg.Name, p.live().Engines[i].Name, strings.Join(own, ", "), strings.Join(out, ", ")))
+		}
+	}
+	return all
+}
+
+// troublesomeLocked logs the problems when they change.
+func (p *Pool) troublesomeLocked() {
+	all := p.problemsLocked()
+	text := strings.Join(all, "\n")
+	if text == p.trouble {
+		return
+	}
+	p.trouble = text
+	for _, problem := range all {
+		p.cfg.Log.Warn(problem)
+	}
+}
