@@ -199,7 +199,7 @@ func (p *Pool) stepLocked(ev *admission.Event) {
 	// A timer that fires early is harmless, so it is only ever moved forward.
 	if at, ok := p.core.Next(); ok && at < p.armed {
 		p.armed = at
-		p.timer.Reset(time.Duration(at - now))
+		p.timer.Reset(max(time.Duration(at-now), 1))
 	}
 }
 

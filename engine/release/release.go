@@ -202,7 +202,7 @@ func (w *Watcher) endLocked() {
 func (w *Watcher) poll(ctx context.Context) {
 	// The first sample is taken at once: if the step in progress ends before it,
 	// it takes the end of another to see that one has.
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Microsecond)
 	defer timer.Stop()
 	for {
 		select {
