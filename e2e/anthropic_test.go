@@ -208,13 +208,14 @@ func testMessageReclaim(t *testing.T, b backend) {
 type script struct {
 	*httptest.Server
 	events []string
-	asked  chan struct{} // gets one for each chat
+	then   []string      // if not nil, the events once a tool has been run
+	asked  chan string   // gets each chat's body
 	wait   chan struct{} // if not nil, what is waited for before the first event
 	last   atomic.Pointer[string]
 }
 
 func newScript(t *testing.T, events ...string) *script {
-	s := &script{events: events, asked: make(chan struct{}, 16)}
+	s := &script{events: events, asked: make(chan string, 16)}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != chatPath {
 			fmt.Fprint(w, `{"object":"list","data":[{"id":"m","object":"model"}]}`)
@@ -223,7 +224,7 @@ func newScript(t *testing.T, events ...string) *script {
 		body, _ := io.ReadAll(r.Body)
 		text := string(body)
 		s.last.Store(&text)
-		s.asked <- struct{}{}
+		s.asked <- text
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.(http.Flusher).Flush()
 		if s.wait != nil {
@@ -232,7 +233,11 @@ func newScript(t *testing.T, events ...string) *script {
 			case <-r.Context().Done():
 			}
 		}
-		for _, e := range s.events {
+		events := s.events
+		if s.then != nil && gjson.Get(text, `messages.#(role=="tool")`).Exists() {
+			events = s.then
+		}
+		for _, e := range events {
 			fmt.Fprintf(w, "data: %s\n\n", e)
 			w.(http.Flusher).Flush()
 		}

@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/tidwall/gjson"
+
 	"headgate/e2e/client"
 	"headgate/e2e/realengine"
 )
@@ -94,4 +97,52 @@ func TestSDKFollowsHints(t *testing.T) {
 	if r := client.Run(t, sdk, call); r.Error == nil || r.Error.Class != "RateLimitError" || r.Error.Code != "queue_full" {
 		t.Errorf("without retries: %+v, want a RateLimitError", r.Error)
 	}
+}
+
+// TestSDKTools: a model that calls tools through the gateway, as the user of OpenAI's
+// SDK sees it, and the tools and their results as the engine gets them.
+func TestSDKTools(t *testing.T) {
+	s := newScript(t, twoCalls...)
+	g := s.serve(t, "")
+	tools := []object{{"type": "function", "function": object{"name": "weather", "description": "tells it", "strict": true,
+		"parameters": object{"type": "object", "properties": object{"city": object{"type": "string"}}, "required": []string{"city"}, "additionalProperties": false}}},
+		{"type": "function", "function": object{"name": "time", "parameters": object{"type": "object"}}}}
+	const calls = `[{"id":"call_1","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Paris\"}"}},{"id":"call_2","type":"function","function":{"name":"time","arguments":"{}"}}]`
+	messages := user("weather?")
+	ask := func(route client.Route) client.Call {
+		body := object{"model": "m", "max_tokens": 100, "messages": messages, "tools": tools, "tool_choice": "required"}
+		if route == client.ChatHelper {
+			body["stream_options"] = object{"include_usage": true}
+		}
+		return client.Call{BaseURL: g.URL + "/v1", Route: route, Body: body}
+	}
+	routes := []client.Route{client.Chat, client.ChatHelper}
+	for i, r := range client.InOrder(t, sdk, ask(routes[0]), ask(routes[1])) {
+		route := routes[i]
+		m := gjson.ParseBytes(r.Message)
+		if r.Error != nil || r.FinishReason != "tool_calls" || m.Get("content").Str != "I look." || r.Usage == nil || r.Usage.Completion != 9 {
+			t.Errorf("%s: error %+v, finish reason %q, usage %+v, %s", route, r.Error, r.FinishReason, r.Usage, r.Message)
+		}
+		var got []string
+		for _, c := range m.Get("tool_calls").Array() {
+			got = append(got, c.Get("id").Str+" "+c.Get("function.name").Str+" "+c.Get("function.arguments").Str)
+		}
+		if d := cmp.Diff([]string{`call_1 weather {"city":"Paris"}`, "call_2 time {}"}, got); d != "" {
+			t.Errorf("%s: calls (-want +got)\n%s", route, d)
+		}
+		if sent := gjson.Parse(<-s.asked); sent.Get("tool_choice").Str != "required" || sent.Get("tools.0.function.strict").Raw != "true" || sent.Get("tools.#").Int() != 2 {
+			t.Errorf("%s: the engine got %s", route, sent.Raw)
+		}
+	}
+	// The results are the client's bytes.
+	call := gjson.Parse(calls)
+	messages = append(messages, object{"role": "assistant", "content": nil, "tool_calls": call.Value()}, object{"role": "tool", "tool_call_id": "call_1", "content": "rain"},
+		object{"role": "tool", "tool_call_id": "call_2", "content": "noon"})
+	s.then = []string{chatChunk(`{"role":"assistant","content":"It rains."}`, `"stop"`), chatUsage}
+	r := client.Run(t, sdk, client.Call{BaseURL: g.URL + "/v1", Route: client.Chat, Body: object{"model": "m", "messages": messages, "tools": tools}})
+	sent := gjson.Get(*s.last.Load(), "messages")
+	if r.Error != nil || r.Text != "It rains." || sent.Get("3.content").Str != "noon" || !cmp.Equal(sent.Get("1.tool_calls").Value(), call.Value()) {
+		t.Errorf("error %+v, text %q, the engine got %s", r.Error, r.Text, sent.Raw)
+	}
+	g.AwaitPool("nothing is held", idle)
 }

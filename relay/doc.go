@@ -35,7 +35,8 @@
 // That is so where an answer can't be continued. Where it can (wire.Request.Resumable,
 // and every engine of the pool returns token ids), an attempt that the core ends is
 // followed by one that goes on from its ids, and wire.Stitch makes one answer of
-// them. What is kept is exactly what the client has or will get, so events without
+// them. Where not all return ids but all go on with a text (wire.Request.ContinuesText),
+// the next attempt has what was said at the end of its prompt or as a last message. What is kept is exactly what the client has or will get, so events without
 // text are held back until the next text, and the core's ask for an end waits
 // while that is not so: behind a finish reason, and in a stream behind an event of
 // several tokens. An engine that does not do what was believed of it is not

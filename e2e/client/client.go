@@ -1,5 +1,6 @@
-// Package client makes calls through the official SDKs, OpenAI's and Anthropic's,
-// in a node process of its own, and reports what their user would have seen.
+// Package client makes calls through the official SDKs, OpenAI's and Anthropic's, and
+// through the AI SDK, in a node process of its own, and reports what their user
+// would have seen.
 package client
 
 import (
@@ -18,6 +19,7 @@ type Route string
 
 const (
 	Chat        Route = "chat"             // client.chat.completions.create
+	ChatHelper  Route = "chatHelper"       // client.chat.completions.stream, put together by the SDK
 	Completions Route = "completions"      // client.completions.create
 	Models      Route = "models"           // client.models.list
 	Responses   Route = "responses"        // client.responses.create and .stream
@@ -25,6 +27,10 @@ const (
 	Embeddings  Route = "embeddings"       // client.embeddings.create
 	Messages    Route = "messages"         // Anthropic's client.messages.create and .stream
 	CountTokens Route = "countTokens"      // Anthropic's client.messages.countTokens
+
+	GenerateText Route = "generateText" // the AI SDK's, by its provider of OpenAI's APIs; see ai.mjs for bodies
+	StreamText   Route = "streamText"
+	EmbedMany    Route = "embedMany"
 )
 
 // Call is one use of an SDK.
@@ -48,7 +54,7 @@ type Result struct {
 	Chunks       int               `json:"chunks"` // that carried text
 	FinishReason string            `json:"finishReason"`
 	Usage        *Usage            `json:"usage"`
-	Message      json.RawMessage   `json:"message"` // as the SDK has it, of messages and responses
+	Message      json.RawMessage   `json:"message"` // as the SDK has it; of a chat the first choice's; not of streams of chat and completions
 	Embeddings   [][]float64       `json:"embeddings"`
 	Models       []string          `json:"models"`
 	Headers      map[string]string `json:"headers"` // of the last response, names in lower case
@@ -104,13 +110,29 @@ const limit = 2 * time.Minute
 // A session that is still running when the test ends is killed.
 func Start(t testing.TB, dir string, calls ...Call) *Session {
 	t.Helper()
+	return start(t, dir, calls)
+}
+
+// InOrder makes the calls one after another and returns what came of each.
+func InOrder(t testing.TB, dir string, calls ...Call) []Result {
+	t.Helper()
+	s := start(t, dir, calls, "in-order")
+	all := make([]Result, len(calls))
+	for i := range all {
+		all[i] = s.Result(i)
+	}
+	return all
+}
+
+func start(t testing.TB, dir string, calls []Call, args ...string) *Session {
+	t.Helper()
 	node := need.Tool(t, "node")
 	need.NodeModules(t, dir)
 	input, err := json.Marshal(calls)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), node, "run.mjs")
+	cmd := exec.CommandContext(t.Context(), node, append([]string{"run.mjs"}, args...)...)
 	cmd.Dir = dir
 	cmd.Stdin = bytes.NewReader(input)
 	var stderr bytes.Buffer

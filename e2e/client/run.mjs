@@ -1,13 +1,15 @@
-// Runs calls through the official SDKs, OpenAI's and Anthropic's.
+// Runs calls through the official SDKs, OpenAI's and Anthropic's, and the AI SDK.
 //
-//   node run.mjs < calls.json
+//   node run.mjs [in-order] < calls.json
 //
-// Standard input is a JSON list of calls, made all at once:
+// Standard input is a JSON list of calls, made all at once, or each when the one
+// before it is done:
 //
 //   {baseURL, apiKey, route, body, headers, maxRetries, timeoutMs, abortAfter}
 //
-// route is "chat", "completions", "responses", "retrieveResponse", "embeddings" or
-// "models", or of Anthropic's SDK "messages" or "countTokens"; body goes to the SDK
+// route is "chat", "chatHelper", "completions", "responses", "retrieveResponse", "embeddings" or
+// "models", of Anthropic's SDK "messages" or "countTokens", or of the AI SDK
+// "generateText", "streamText" or "embedMany" (see ai.mjs); body goes to the SDK
 // as it is, with stream for a streamed answer; abortAfter (> 0) drops the stream after so many
 // chunks that carry text. Standard output has one JSON line per event: {index,
 // event: "first"} at a call's first chunk, and {index, event: "done", ...} with
@@ -19,29 +21,24 @@ import OpenAI from 'openai'
 async function run(call, onFirst) {
   const begun = performance.now()
   const seen = {text: '', chunks: 0, attempts: []}
-  const anthropic = call.route === 'messages' || call.route === 'countTokens'
-  const client = new (anthropic ? Anthropic : OpenAI)({
-    baseURL: anthropic ? call.baseURL.replace(/\/v1$/, '') : call.baseURL,
-    apiKey: call.apiKey ?? 'none',
-    maxRetries: call.maxRetries ?? 0,
-    timeout: call.timeoutMs ?? 60_000,
-    // The SDK's own retries are invisible from outside, so they are counted here.
-    async fetch(url, init) {
-      const attempt = {atMs: performance.now() - begun, status: 0}
-      seen.attempts.push(attempt)
-      const response = await fetch(url, init)
-      attempt.status = response.status
-      seen.headers = Object.fromEntries(response.headers)
-      return response
-    },
-  })
+  // An SDK's own retries are invisible from outside, so they are counted here.
+  const counted = async (url, init) => {
+    const attempt = {atMs: performance.now() - begun, status: 0}
+    seen.attempts.push(attempt)
+    const response = await fetch(url, init)
+    attempt.status = response.status
+    seen.headers = Object.fromEntries(response.headers)
+    return response
+  }
+  const first = () => {
+    seen.firstMs = performance.now() - begun
+    onFirst()
+  }
   try {
-    await routes[call.route](client, call, seen, () => {
-      seen.firstMs = performance.now() - begun
-      onFirst()
-    })
+    if (call.route in aiRoutes) await (await ai())[aiRoutes[call.route]](call, seen, counted, first)
+    else await routes[call.route](client(call, counted), call, seen, first)
   } catch (error) {
-    seen.error = {
+    seen.error = call.route in aiRoutes ? (await ai()).failed(error) : {
       class: error.constructor.name, message: error.message,
       status: error.status ?? 0, type: error.type ?? '', code: String(error.code ?? error.error?.error?.code ?? ''),
       param: error.param ?? error.error?.error?.param ?? '', requestID: error.requestID ?? '',
@@ -51,6 +48,21 @@ async function run(call, onFirst) {
   return seen
 }
 
+function client(call, fetch) {
+  const anthropic = call.route === 'messages' || call.route === 'countTokens'
+  return new (anthropic ? Anthropic : OpenAI)({
+    baseURL: anthropic ? call.baseURL.replace(/\/v1$/, '') : call.baseURL,
+    apiKey: call.apiKey ?? 'none',
+    maxRetries: call.maxRetries ?? 0,
+    timeout: call.timeoutMs ?? 60_000,
+    fetch,
+  })
+}
+
+// The AI SDK is large, and loaded where it is used.
+const ai = () => import('./ai.mjs')
+const aiRoutes = {generateText: 'generate', streamText: 'stream', embedMany: 'embed'}
+
 const routes = {
   async models(client, call, seen) {
     seen.models = []
@@ -59,6 +71,14 @@ const routes = {
   chat: (client, call, seen, onFirst) => generate(client.chat.completions, call, seen, onFirst, choice => choice.message?.content ?? choice.delta?.content),
   async countTokens(client, call, seen) {
     seen.usage = {prompt_tokens: (await client.messages.countTokens(call.body, {headers: call.headers})).input_tokens}
+  },
+  async chatHelper(client, call, seen) {
+    const completion = await client.chat.completions.stream(call.body, {headers: call.headers}).finalChatCompletion()
+    seen.id = completion.id
+    seen.usage = completion.usage
+    seen.finishReason = completion.choices[0].finish_reason
+    seen.message = completion.choices[0].message
+    seen.text = seen.message.content ?? ''
   },
   messages: converse,
   responses: respond,
@@ -79,6 +99,7 @@ async function generate(resource, call, seen, onFirst, textOf) {
     const [choice] = part.choices
     if (!choice) return
     if (choice.finish_reason) seen.finishReason = choice.finish_reason
+    if (choice.message) seen.message = choice.message
     const text = textOf(choice)
     if (!text) return
     seen.text += text
@@ -153,7 +174,10 @@ function answered(response, seen) {
 const calls = JSON.parse(await new Response(process.stdin).text())
 const say = object => console.log(JSON.stringify(object))
 
-await Promise.all(calls.map(async (call, index) => {
+async function tell(call, index) {
   const result = await run(call, () => say({index, event: 'first'}))
   say({index, event: 'done', ...result})
-}))
+}
+
+if (process.argv[2] === 'in-order') for (const [index, call] of calls.entries()) await tell(call, index)
+else await Promise.all(calls.map(tell))
