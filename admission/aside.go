@@ -38,6 +38,9 @@ func (c *Core) apart() bool {
 	return false
 }
 
+// keptFrom are the engines that are not given a request.
+func (q *request) keptFrom() uint64 { return q.barred | q.failed }
+
 // probing tells that an engine is being tried with one request, and gets no other
 // until that has a token.
 func (c *Core) probing(en *engine) bool {
@@ -76,7 +79,7 @@ func (c *Core) retake(en *engine) {
 // elsewhere tells whether a request that an engine has failed may run on another now
 // or soon, and keeps it from the one.
 func (c *Core) elsewhere(cl *class, failed *engine, q *request) bool {
-	q.barred |= 1 << failed.id
+	q.failed |= 1 << failed.id
 	for e := range c.engines {
 		en := &c.engines[e]
 		if why, _, _ := en.misfit(cl, q); why == CauseNone && en.ready() {
@@ -84,4 +87,17 @@ func (c *Core) elsewhere(cl *class, failed *engine, q *request) bool {
 		}
 	}
 	return false
+}
+
+// forgiven lets requests that wait back to the engines that have failed them, where
+// every other has gone away since.
+func (c *Core) forgiven() {
+	for k := range c.classes {
+		for i := c.classes[k].queue.longest; i != none; i = c.requests[i].later {
+			q := &c.requests[i]
+			if q.failed != 0 && c.allDown(q.barred|q.failed) {
+				q.failed = 0
+			}
+		}
+	}
 }

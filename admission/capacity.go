@@ -133,7 +133,7 @@ func (c *Core) feasible(cl *class, q *request) (why Cause, want, allowed int64) 
 	why = CauseUnavailable
 	for e := range c.engines {
 		en := &c.engines[e]
-		if en.spec.Closed || q.barred&(1<<e) != 0 {
+		if en.spec.Closed || q.keptFrom()&(1<<e) != 0 {
 			continue
 		}
 		switch w, n, most := en.misfit(cl, q); {
@@ -154,7 +154,7 @@ func (en *engine) misfit(cl *class, q *request) (why Cause, want, allowed int64)
 	most := cl.most.min(Of(en.spec.Slots, en.spec.KV))
 	least := int64(q.prompt) + int64(q.kept) + 1
 	switch tokens := kv.RoundUp(least, en.spec.Block) * int64(q.n); {
-	case q.barred&(1<<en.id) != 0:
+	case q.keptFrom()&(1<<en.id) != 0:
 		return CauseUnavailable, 0, 0
 	case least > en.contextLimit():
 		return CauseContext, least, en.contextLimit()

@@ -144,7 +144,8 @@ type request struct {
 	prompt      int32
 	cached      int32  // tokens of the prompt that need no prefill
 	home        Engine // where they are cached
-	barred      uint64 // engines that can't run it, or have failed it
+	barred      uint64 // engines that can't run it
+	failed      uint64 // engines that have failed it
 	session     uint32
 	kept        int32 // tokens of output from earlier attempts
 	out         int32
@@ -391,6 +392,7 @@ func (c *Core) apply(t *Table) {
 		}
 	}
 	c.reckon()
+	c.forgiven()
 	for k := range c.classes {
 		c.absorb(Class(k))
 		c.expose(Class(k))
@@ -598,6 +600,9 @@ func (c *Core) ended(ev *Event) {
 	c.started(i)
 	en := &c.engines[h.engine]
 	warmed := h.piece > 0 && ev.Cause == CauseFinished
+	if ev.Cause == CauseFinished {
+		en.faults = 0 // not every answer has a first token
+	}
 	if ev.Cause == CauseFinished && !warmed {
 		c.learnLength(h)
 		en.learnPace(h, c.now)
@@ -619,7 +624,8 @@ func (c *Core) ended(ev *Event) {
 	unsplit := h.piece > 0 && ev.Cause == CauseFailed && ev.Flags&FlagUnsplit != 0
 	q.unsplit = q.unsplit || unsplit
 	onward := ev.Cause == CauseReclaimed || warmed || unsplit
-	q.interrupted = q.interrupted || onward
+	// What is kept of an answer is not given up for a wait or a table.
+	q.interrupted = q.interrupted || onward || ev.Flags&FlagKept != 0
 	switch {
 	case h.piece == 0 && ev.Flags&FlagKept != 0:
 		// What goes on is measured by what the engine said, not by the estimate.
@@ -631,7 +637,7 @@ func (c *Core) ended(ev *Event) {
 	// What the core itself has interrupted or split goes on, whatever comes; what
 	// failed is tried again where the engine did nothing for it.
 	if again && !onward {
-		again = !c.drain && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
+		again = (!c.drain || ev.Flags&FlagKept != 0) && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
 	}
 	if again && !onward {
 		again = q.tries < maxTries && (ev.Flags&FlagUntouched != 0 || ev.Flags&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], en, q))

@@ -339,9 +339,9 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 	case refusedWhole, refusedStall:
 		p.open = true
 	default:
-		p.open = !head.ok && (head.resource == KV || c.requests[cl.queue.head].barred != 0)
+		p.open = !head.ok && (head.resource == KV || c.requests[cl.queue.head].keptFrom() != 0)
 	}
-	if !p.open || left <= 0 && c.requests[cl.queue.head].barred == 0 {
+	if !p.open || left <= 0 && c.requests[cl.queue.head].keptFrom() == 0 {
 		return none, fitting{}
 	}
 	reach := c.reach(cl, head)
@@ -353,7 +353,7 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 		slot := c.lines[i].head
 		for range foremost {
 			q := &c.requests[slot]
-			if slot != cl.queue.head && (int64(q.prompt) < left || c.requests[cl.queue.head].barred != 0) {
+			if slot != cl.queue.head && (int64(q.prompt) < left || c.requests[cl.queue.head].keptFrom() != 0) {
 				f := c.fit(cl, q)
 				if f.ok && (c.apartFrom(cl, &f) || f.amount[KV] <= left && head.blocks()) && c.leaves(k, head, &f, borrow) {
 					return slot, f
@@ -376,7 +376,7 @@ func (f *fitting) blocks() bool {
 // apartFrom tells that one who is admitted as f takes nothing from the head, which
 // that engine can't run.
 func (c *Core) apartFrom(cl *class, f *fitting) bool {
-	return c.requests[cl.queue.head].barred&(1<<f.engine) != 0
+	return c.requests[cl.queue.head].keptFrom()&(1<<f.engine) != 0
 }
 
 // leaves tells whether one who is admitted as f before the head leaves it all but

@@ -127,6 +127,9 @@ func (c *Core) setState(e Engine, s State) {
 		en.aside = 0 // it has been away, and may be another
 	}
 	c.reckon()
+	if s == Down {
+		c.forgiven()
+	}
 }
 
 // allDown tells that no engine would take work now or soon: a request that

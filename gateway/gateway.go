@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -127,21 +128,21 @@ func (g *Gateway) Ready() error {
 
 // Problems says in words what is wrong while the gateway is ready.
 func (g *Gateway) Problems() (all []string) {
-	for _, p := range g.cfg.Pools {
+	for _, p := range g.live().Pools {
 		all = append(all, p.Problems()...)
 	}
 	return all
 }
 
 // Drain refuses what comes and what waits, lets what runs finish until ctx ends,
-// and closes the server. It returns how many calls it had to end.
-func (g *Gateway) Drain(ctx context.Context) int {
+// and closes the server; so it does with other pools that still run something. It returns how many calls it had to end.
+func (g *Gateway) Drain(ctx context.Context, also ...*relay.Pool) int {
 	g.draining.Store(true)
 	// Idle connections are closed, and every answer from now on is its
 	// connection's last, so that clients go elsewhere with their next request.
 	g.server.SetKeepAlivesEnabled(false)
 	left := make(chan int)
-	pools := g.live().Pools
+	pools := slices.Concat(g.live().Pools, also)
 	for _, p := range pools {
 		go func() { left <- p.Drain(ctx) }()
 	}

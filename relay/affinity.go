@@ -41,7 +41,7 @@ var seed = maphash.MakeSeed()
 // nobody asks for them.
 func (p *Pool) trail(call *Call) []uint64 {
 	prompt := call.Request.Prompt()
-	if len(p.engines) < 2 || len(prompt) < firstMark {
+	if len(p.live().Engines) < 2 || len(prompt) < firstMark {
 		return nil
 	}
 	var h maphash.Hash

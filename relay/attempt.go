@@ -800,7 +800,11 @@ func (a *attempt) tell() (again bool) {
 	}
 	p.rememberLocked(a)
 	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: out, Flags: a.flags, Cause: a.cause, Retry: a.retry})
-	return r.stage != stageOver
+	again = r.stage != stageOver
+	if again && r.kept == nil {
+		r.lost += a.before // it begins anew, and the core still takes that for kept
+	}
+	return again
 }
 
 // store puts by what the next attempt goes on from. An answer of which nothing is
@@ -808,7 +812,7 @@ func (a *attempt) tell() (again bool) {
 func (a *attempt) store() {
 	r := a.record
 	r.kept, r.collected = nil, nil
-	broken := a.fault == faultBroken && !a.ahead && !a.bound
+	broken := (a.fault == faultBroken || a.fault == faultRefused && a.out == 0) && !a.ahead && !a.bound
 	if a.stitch == nil || a.cause != admission.CauseReclaimed && a.cause != admission.CauseUnreachable && !broken {
 		return
 	}

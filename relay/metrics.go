@@ -169,7 +169,11 @@ func (p *Pool) collect(ch chan<- prometheus.Metric) {
 	}
 	amount(descEnvelope, s.Envelope)
 	gauge(descGhosts, float64(s.Ghosts))
+	gone := p.live().gone
 	for i := range s.Engines {
+		if i < len(gone) && gone[i] {
+			continue // another may have its name
+		}
 		amount(descForeign, s.Engines[i].Foreign, s.Engines[i].Name)
 	}
 	for i := range s.Classes {

@@ -43,7 +43,8 @@ func (p *Pool) follow(ctx context.Context, i int) {
 	p.mu.Lock()
 	turn, e := p.engines[i].turn, p.live().Engines[i]
 	p.mu.Unlock()
-	tick := time.NewTicker(e.ObserveEvery)
+	every := e.ObserveEvery
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		o := e.Adapter.Observe(ctx)
@@ -56,6 +57,10 @@ func (p *Pool) follow(ctx context.Context, i int) {
 				state = p.discover(ctx, i, turn)
 			}
 			p.observed(i, turn, state, &o)
+		}
+		if now := p.live().Engines[i].ObserveEvery; now != every {
+			every = now
+			tick.Reset(every)
 		}
 		select {
 		case <-ctx.Done():

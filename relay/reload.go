@@ -163,7 +163,7 @@ func (c *Change) Commit() error {
 				p.cfg.Log.Info("engine removed", "pool", p.cfg.Name, "engine", s.Engines[i].Name)
 			}
 			// What its adapter still does, attempts and their ends, goes on.
-			*e = engineState{state: admission.Down, turn: e.turn + 1}
+			*e = engineState{state: admission.Down, turn: e.turn + 1, epoch: e.epoch + 1}
 		} else {
 			e.taken = e.known
 		}

@@ -13,7 +13,7 @@ import (
 // OpenTelemetry's conventions for generative AI have are theirs.
 
 // operations are the conventions' names; a request has no others by now.
-var operations = map[wire.API]string{wire.Chat: "chat", wire.Completions: "text_completion"}
+var operations = map[wire.API]string{wire.Chat: "chat", wire.Completions: "text_completion", wire.Embeddings: "embeddings"}
 
 // traceWait begins the span of a wait.
 func (p *Pool) traceWait(r *record) *tracing.Span {

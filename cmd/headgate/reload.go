@@ -112,7 +112,7 @@ func (s *server) reread() {
 	}
 	s.reloads.total.WithLabelValues(outcome).Inc()
 	s.reloads.refused.Set(0)
-	if err != nil {
+	if err != nil || s.behind {
 		s.reloads.refused.Set(1)
 	}
 }
@@ -167,6 +167,7 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 		s.follow(p)
 	}
 	var failed error
+	s.behind = false
 	s.gateway.Reconfigure(func() gateway.Config {
 		for _, c := range ready {
 			failed = errors.Join(failed, c.Commit())
@@ -175,6 +176,9 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 		return gatewayConfig(cfg, auth, next)
 	})
 	s.level.Set(cfg.Log.Severity())
+	if failed != nil {
+		cfg.Pools = old.Pools // so that the next look at the file tries them again
+	}
 	s.config.Store(cfg)
 	for _, p := range before {
 		if !slices.Contains(next, p) {
@@ -190,6 +194,7 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 	}
 	if failed != nil {
 		// An engine has become another in the very moment.
+		s.behind = true
 		s.log.Error("a pool keeps its old configuration until the file is read again", "err", failed)
 	}
 	return changes, nil
@@ -209,6 +214,7 @@ func (s *server) remove(p *relay.Pool) {
 	stop := s.stops[p]
 	delete(s.stops, p)
 	running := s.running
+	s.leaving = append(s.leaving, p)
 	s.following.Go(func() {
 		p.Drain(running)
 		stop()

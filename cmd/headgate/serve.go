@@ -118,12 +118,14 @@ type server struct {
 	admin   net.Listener
 	web     *http.Server // of the admin listener
 	reloads *reloads
+	behind  bool // a pool kept its old configuration at the last reload
 
 	config atomic.Pointer[config.Config] // in force
 	pools  atomic.Pointer[[]*relay.Pool]
 
 	running    context.Context         // of the pools
 	following  sync.WaitGroup          // who runs them
+	leaving    []*relay.Pool           // in no configuration any more; who may touch stops may touch it
 	stops      map[*relay.Pool]func()  // ends one; only run and reload, one after the other, touch it
 	background []func(context.Context) // what runs beside the pools
 	export     *otlp.Exporter          // nil: none
@@ -254,7 +256,7 @@ func (s *server) run(ctx context.Context, release func()) error {
 	s.log.Info("draining", "timeout", timeout)
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	ended := s.gateway.Drain(drain)
+	ended := s.gateway.Drain(drain, s.leaving...)
 	stop()
 	s.following.Wait()
 	s.log.Info("stopped", "calls_ended_by_force", ended)
