@@ -114,6 +114,9 @@ func (a *attempt) run(ctx context.Context) {
 		// An engine may have shown otherwise since the request was offered.
 		r.model, r.from = p.resumesLocked(r.class, a.call.Request)
 	}
+	if a.stitch != nil && (len(caps.Models) == 0 || lists(caps, r.model)) {
+		model, has = r.model, true // by whatever name it is asked for by now
+	}
 	same := r.from.of(caps, a.call.Request.API) && model == r.model
 	final := caps.FinalMessage
 	tells := caps.TellsStart
@@ -125,7 +128,7 @@ func (a *attempt) run(ctx context.Context) {
 	}
 	if a.stitch != nil && !same {
 		// An engine has come back as another since the answer was begun.
-		a.failed(wire.UpstreamError("the answer was begun by another model than the engine has"))
+		a.refused(wire.UpstreamError("the answer was begun by another model than the engine has"))
 		return
 	}
 	if !has {
