@@ -168,8 +168,7 @@ func (p *Pool) takeLocked(i int) bool {
 		p.applyLocked(t)
 		return true
 	}
-	t.Rev, t.Drain = 1, p.drain
-	p.table = t
+	p.stampLocked(t, 1)
 	p.core = admission.New(t, p.cfg.Capacity)
 	for k := range p.engines {
 		p.stepLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(k), Gauge: admission.Gauge{
@@ -181,8 +180,7 @@ func (p *Pool) takeLocked(i int) bool {
 
 // applyLocked gives the core its next table.
 func (p *Pool) applyLocked(t *admission.Table) {
-	t.Rev, t.Drain = p.table.Rev+1, p.drain
-	p.table = t
+	p.stampLocked(t, p.table.Rev+1)
 	p.stepLocked(&admission.Event{Kind: admission.Apply, Table: t})
 }
 

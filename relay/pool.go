@@ -43,11 +43,13 @@ type Pool struct {
 	active  int           // calls inside Serve
 	idle    chan struct{} // closed when active falls to 0 while draining
 	recalls []recall      // the last of each class
-	ledger  journal.Recalls
-	timings timings
-	marks   marks
-	numbers numbers
-	trouble string // what Problems said last
+
+	switches map[Switch]SwitchState
+	ledger   journal.Recalls
+	timings  timings
+	marks    marks
+	numbers  numbers
+	trouble  string // what Problems said last
 }
 
 // recall is what the pool remembers of a class's recall.
@@ -128,7 +130,7 @@ func New(cfg Config) *Pool {
 	p := &Pool{
 		cfg: cfg, tenants: map[string]admission.Tenant{}, armed: admission.Never,
 		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
-		why: errNoEngine, idle: make(chan struct{}),
+		why: errNoEngine, idle: make(chan struct{}), switches: map[Switch]SwitchState{},
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	p.settings.Store(newSettings(cfg))
@@ -508,10 +510,7 @@ func (p *Pool) Drain(ctx context.Context) int {
 	p.drain = true
 	if p.core != nil {
 		t := *p.table
-		t.Rev++
-		t.Drain = true
-		p.table = &t
-		p.stepLocked(&admission.Event{Kind: admission.Apply, Table: &t})
+		p.applyLocked(&t)
 	}
 	if p.active == 0 {
 		closeOnce(p.idle)

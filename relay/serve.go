@@ -103,7 +103,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	}
 	p.logLocked(r, &line)
 	switch {
-	case p.drain:
+	case p.drain || p.switches[SwitchDrain].On:
 		return nil, p.turnAwayLocked(r, admission.CauseDraining, wire.Draining())
 	case p.core == nil && p.loadingLocked():
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineLoading(0))
