@@ -291,7 +291,7 @@ func (s *Shadow) offer(ev *Event) {
 	s.inner = s.core.Step(s.now, ev, s.inner[:0])
 	r := &s.requests[slot]
 	*r = shadowRequest{run: none, class: ev.Class, waits: s.now}
-	e, why := s.pick()
+	e, why := s.pick(ev.Barred)
 	if why != CauseNone {
 		s.settle() // the core refuses it too
 		s.emit(Effect{Op: Reject, Cause: why, Class: ev.Class, Tenant: ev.Tenant, ID: ev.ID})
@@ -311,16 +311,16 @@ func (s *Shadow) offer(ev *Event) {
 }
 
 // pick chooses the engine for a request, or tells why there is none: of the open
-// ones that are up, a ready one before one that is loading, and then the one with
+// ones that are up and can run it, a ready one before one that is loading, and then the one with
 // the fewest requests for its slots.
-func (s *Shadow) pick() (Engine, Cause) {
+func (s *Shadow) pick(barred uint64) (Engine, Cause) {
 	if s.core.drain {
 		return 0, CauseDraining
 	}
 	best := none
 	for e := range s.engines {
 		en := &s.core.engines[e]
-		if en.spec.Closed || en.state == Down {
+		if en.spec.Closed || en.state == Down || barred&(1<<e) != 0 {
 			continue
 		}
 		if best != none {

@@ -30,6 +30,26 @@ func (g *Gateway) switches(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, views)
 }
 
+// observed answers with what enforcing would have done in a pool that observes.
+func (g *Gateway) observed(w http.ResponseWriter, r *http.Request) {
+	for _, p := range g.live().Pools {
+		if p.Name() != r.PathValue("pool") {
+			continue
+		}
+		report := p.Observed()
+		switch {
+		case report == nil:
+			http.Error(w, "the pool enforces, or no engine has answered yet: there is no report", http.StatusConflict)
+		case r.URL.Query().Get("format") == "text":
+			fmt.Fprint(w, report)
+		default:
+			writeJSON(w, report)
+		}
+		return
+	}
+	http.Error(w, fmt.Sprintf("no pool %.60q", r.PathValue("pool")), http.StatusNotFound)
+}
+
 // What a use of a switch may say, in bytes.
 const (
 	maxSwitchBody = 4 << 10

@@ -131,6 +131,10 @@ type Event struct {
 	Count    uint64 `json:"count,omitempty"`    // of lost events
 	Version  string `json:"version,omitempty"`  // of the process that writes
 
+	// Shadow: the pool only observes. An admission was none, and a recall or lending
+	// is what it would have been.
+	Shadow bool `json:"shadow,omitempty"`
+
 	Switch *Switch `json:"switch,omitempty"` // of a switched event; not changed any more once it is appended
 }
 
