@@ -558,7 +558,7 @@ type ClassReport struct {
 	PassedOn uint64            `json:"passed_on"` // the others found no engine up, or a drain
 	AtOnce   uint64            `json:"admitted_at_once"`
 	Delayed  Waits             `json:"delayed"` // before the first start
-	Refused  map[string]uint64 `json:"refused"` // by cause
+	Refused  map[string]uint64 `json:"refused"` // by cause; draining is none that the table decides
 	Waiting  int               `json:"waiting"` // now, for a first start
 	Loans    uint64            `json:"loans"`   // admissions that would have borrowed
 	Recalls  uint64            `json:"recalls"` // opened for this class
@@ -714,12 +714,14 @@ func (rep *Report) String() string {
 		var refused uint64
 		var causes []string
 		for why := range NumCauses {
-			if n := v.Refused[Cause(why).String()]; n > 0 {
+			// A drain is nobody's fault and says nothing about the table.
+			if n := v.Refused[Cause(why).String()]; n > 0 && Cause(why) != CauseDraining {
 				refused += n
 				causes = append(causes, fmt.Sprintf("%v %d", Cause(why), n))
 			}
 		}
 		line("refused", refused, ", "+strings.Join(causes, ", "))
+		line("gone with a drain", v.Refused[CauseDraining.String()], "")
 		line("lent to it", v.Loans, "")
 		line("recalls for it", v.Recalls, "")
 		line("reclaimed from it", v.Reclaims, "")

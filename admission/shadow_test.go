@@ -524,3 +524,22 @@ func BenchmarkShadow(b *testing.B) {
 		cycle()
 	}
 }
+
+// What a drain ends is no refusal that enforcing would have made, and a request goes to
+// no engine that lacks its model.
+func TestShadowDrainAndModels(t *testing.T) {
+	tab := &Table{Engines: []EngineSpec{eng("a", 1), eng("b", 1)}, Classes: []ClassSpec{cls("i", 0, 2)}}
+	s := NewShadow(tab, 8)
+	for i := range uint32(3) {
+		fx := s.Step(0, &Event{Kind: Offer, ID: MakeID(1, i), Prompt: 100, Out: 10, Barred: 1}, nil)
+		if len(fx) != 1 || fx[0].Op != Admit || fx[0].Engine != 1 {
+			t.Fatalf("request %d: %+v", i, fx)
+		}
+	}
+	drain := *tab
+	drain.Drain = true
+	s.Step(1, &Event{Kind: Apply, Table: &drain}, nil)
+	if text := s.Report().String(); !strings.Contains(text, "gone with a drain: 2\n") || strings.Contains(text, "refused") {
+		t.Errorf("after a drain:\n%s", text)
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"headgate/admission"
 	"headgate/relay"
 )
 
@@ -113,6 +115,36 @@ func TestSwitchRefused(t *testing.T) {
 			if s != (relay.SwitchState{}) {
 				t.Errorf("%s is %+v", which, s)
 			}
+		}
+	})
+}
+
+// The report of a pool that observes, for a person and for a program, and none of one
+// that enforces. What comes is passed on beyond slots and queue, and its answer says so.
+func TestObserved(t *testing.T) {
+	bubble(t, setup{slots: 1, depth: 1, wait: time.Hour, observe: true}, func(t *testing.T, r *rig) {
+		for range 3 {
+			res, call := r.stream()
+			if h := res.Header; h.Get(headerDecision) != "observed" || h.Get(headerQueue) != "0" || h.Get(headerLoan) != "false" {
+				t.Errorf("headers %v", h)
+			}
+			sleep(1000)
+			defer call.Finish("stop")
+		}
+		text := r.admin("/api/pools/main/observe?format=text")
+		golden(t, "observed.txt", text.Body.String())
+		w := r.admin("/api/pools/main/observe")
+		var report admission.Report
+		if err := json.Unmarshal(w.Body.Bytes(), &report); err != nil || w.Code != 200 || report.String() != text.Body.String() {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		if w := r.admin("/api/pools/other/observe"); w.Code != 404 {
+			t.Errorf("another pool: %d %s", w.Code, w.Body)
+		}
+	})
+	bubble(t, setup{}, func(t *testing.T, r *rig) {
+		if w := r.admin("/api/pools/main/observe"); w.Code != 409 {
+			t.Errorf("a pool that enforces: %d %s", w.Code, w.Body)
 		}
 	})
 }
