@@ -5,7 +5,7 @@ import "headgate/kv"
 // holdNow is hold_k of the package comment. A class that is quiet, and lends as
 // its idle time is worth, is not expected back with what it used before.
 func (c *Core) holdNow(cl *class) Amount {
-	if !cl.open || cl.spec.Window > 0 {
+	if !c.lends(cl) {
 		return cl.floor
 	}
 	cl.peak.advance(c.now)
@@ -14,6 +14,9 @@ func (c *Core) holdNow(cl *class) Amount {
 	}
 	return cl.holdFor(cl.peak.max())
 }
+
+// lends tells whether the others may have what a class does not use of its floor.
+func (c *Core) lends(cl *class) bool { return cl.open && !c.pause && cl.spec.Window == 0 }
 
 // holdFor is hold_k while lending is open, for a given recent peak of use.
 func (cl *class) holdFor(peak Amount) Amount {
@@ -44,7 +47,7 @@ func (c *Core) use(k Class, en *engine, delta Amount) {
 	c.promised = c.promised.sub(cl.used.max(cl.hold))
 	cl.used = used
 	cl.peak.set(c.now, used)
-	if cl.open && cl.spec.Window == 0 {
+	if c.lends(cl) {
 		cl.hold = cl.holdFor(cl.peak.max())
 		c.wake(cl.peak.falls())
 	}
@@ -270,20 +273,25 @@ func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
 	default:
 		f.ok = true
 		if len(c.engines) > 1 {
-			f.free = 1
-			for r := range NumResources {
-				total := Of(en.spec.Slots, en.spec.KV)[r]
-				f.free = min(f.free, float64(total-en.used[r]-f.amount[r]-en.foreign[r])/float64(total))
-			}
-			all := q.prompt + q.kept
-			if cached := all - q.work(en); q.interrupted {
-				f.own = cached
-			} else if cached > 0 {
-				f.free += affinity * float64(cached) / float64(all)
-			}
+			f.appeal(en, q)
 		}
 	}
 	return f, true
+}
+
+// appeal says what speaks for the engine of a fitting.
+func (f *fitting) appeal(en *engine, q *request) {
+	f.free = 1
+	for r := range NumResources {
+		total := Of(en.spec.Slots, en.spec.KV)[r]
+		f.free = min(f.free, float64(total-en.used[r]-f.amount[r]-en.foreign[r])/float64(total))
+	}
+	all := q.prompt + q.kept
+	if cached := all - q.work(en); q.interrupted {
+		f.own = cached
+	} else if cached > 0 {
+		f.free += affinity * float64(cached) / float64(all)
+	}
 }
 
 // leavesPairs tells whether a request leaves free what was freed for others.
@@ -328,7 +336,7 @@ func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	others := c.used.sub(cl.used)
 	room := c.envelope.sub(c.foreign)
 	holdAfter := cl.hold
-	if cl.open && cl.spec.Window == 0 {
+	if c.lends(cl) {
 		holdAfter = cl.holdFor(cl.peak.max().max(after))
 	}
 	for r := range NumResources {

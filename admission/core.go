@@ -18,6 +18,9 @@ type Core struct {
 	engines []engine
 	drain   bool
 	drained bool
+	pause   bool
+	callIn  bool
+	bypass  bool
 	working int // engines that count
 
 	whole    Amount // of all open engines, ready or not
@@ -304,6 +307,7 @@ func (c *Core) tick() {
 	c.expireGhosts()
 	// First what is known, then what the pump asks for.
 	c.retime()
+	c.callLoansIn()
 	c.pump()
 }
 
@@ -315,7 +319,7 @@ func (c *Core) retime() {
 		if i := c.expires(cl); i != none {
 			c.wake(c.waitsUntil(i))
 		}
-		if cl.open && cl.spec.Window == 0 {
+		if c.lends(cl) {
 			c.wake(cl.peak.falls())
 		}
 		c.wake(c.looks(cl))
@@ -356,6 +360,7 @@ func (c *Core) apply(t *Table) {
 	}
 	c.guarded, c.settles = 0, 0
 	c.rev, c.drain, c.stallShare, c.reclaimRate = t.Rev, t.Drain, t.StallShare, t.ReclaimRate
+	c.pause, c.callIn, c.bypass = t.Pause, t.Pause && t.CallIn, t.Bypass
 	c.drained = c.drained && t.Drain
 	for e, spec := range t.Engines {
 		if e == len(c.engines) {
@@ -399,6 +404,7 @@ func (c *Core) apply(t *Table) {
 		c.review(Class(k))
 	}
 	c.retime()
+	c.callLoansIn()
 	c.pump()
 }
 
@@ -451,6 +457,9 @@ func (c *Core) reckon() {
 	for k := range c.classes {
 		cl := &c.classes[k]
 		cl.most = cl.spec.Ceiling.min(c.whole.sub(least).add(cl.spec.idleHold()))
+		if c.bypass {
+			cl.most = c.whole
+		}
 	}
 }
 
@@ -503,6 +512,13 @@ func (c *Core) offer(ev *Event) {
 	}
 	cl.came = c.now
 	c.learnPrompt(cl, q.prompt)
+	if c.bypass {
+		if f := c.anywhere(cl, q); f.ok {
+			c.lift(cl, q.line)
+			c.admit(int32(slot), &f)
+			return
+		}
+	}
 	if cl.queue.head == none {
 		f := c.fit(cl, q)
 		if !f.ok && cl.spec.Depth == 0 {

@@ -16,7 +16,7 @@ import (
 // each command, the effects it asked for; `state` prints all of it. Rewrite
 // them with `go test ./admission -rewrite`.
 //
-//	table [drain] [reclaims=N] [stalls=SHARE]
+//	table [drain] [pause [callin]] [bypass] [reclaims=N] [stalls=SHARE]
 //	                      a table, one class or engine a line (see parseTable); the first builds the core
 //	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N] [session=N] [cached=T [home=ENGINE]] [whole] [unsplit]
 //	cancel id=N
@@ -293,7 +293,7 @@ func (s *script) describe(e *Effect) string {
 //
 // A class that has a life of loans ends them by deadline.
 func parseTable(t *testing.T, d *datadriven.TestData) *Table {
-	tab := &Table{Drain: d.HasArg("drain")}
+	tab := &Table{Drain: d.HasArg("drain"), Pause: d.HasArg("pause"), CallIn: d.HasArg("callin"), Bypass: d.HasArg("bypass")}
 	if d.HasArg("reclaims") {
 		d.ScanArgs(t, "reclaims", &tab.ReclaimRate)
 	}

@@ -223,6 +223,7 @@ func (l *life) settle(what string) {
 // request of the first class that never ends.
 func drawLively(t *rapid.T, endless bool) *Table {
 	tab := drawTable(t, &Table{})
+	tab.Pause = false // or not everybody would be
 	for e := range tab.Engines {
 		s := &tab.Engines[e]
 		s.Closed, s.Fatal, s.Caches = false, false, false

@@ -101,6 +101,7 @@ func newWorld(t *rapid.T) *world {
 func drawTable(t *rapid.T, old *Table) *Table {
 	tab := &Table{
 		Rev: old.Rev + 1, Drain: old.Rev > 0 && rapid.IntRange(0, 9).Draw(t, "drain") == 9,
+		Pause: rapid.IntRange(0, 4).Draw(t, "pause") == 4, CallIn: rapid.Bool().Draw(t, "call in"), Bypass: rapid.IntRange(0, 5).Draw(t, "bypass") == 5,
 		StallShare: rapid.SampledFrom([]float64{0, 0, 0.02}).Draw(t, "stalls"), ReclaimRate: rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "reclaims"),
 	}
 	for e := range rapid.IntRange(max(1, len(old.Engines)), 3).Draw(t, "engines") {
@@ -156,10 +157,14 @@ func drawTable(t *rapid.T, old *Table) *Table {
 // before it applies one event, so that each check sees the state that the
 // admissions of one cause left.
 func (w *world) step(ev *Event) {
+	n := 0
 	until := w.now + Time(rapid.IntRange(0, 800).Draw(w.t, "ms"))*1e6
 	for at, ok := w.core.Next(); ok && at <= until; at, ok = w.core.Next() {
 		w.now = max(w.now, at)
 		w.apply(&Event{Kind: Tick})
+		if n++; n > 3000 {
+			w.t.Fatalf("time stands still at %v:\n%v", w.now, w.core.Snapshot())
+		}
 	}
 	w.now = until
 	w.apply(ev)
@@ -329,8 +334,11 @@ func (w *world) take(e *Effect, before *Snapshot) {
 	case Admit, Warm:
 		want(w.at[slot] == waiting)
 		w.at[slot] = running
+		if e.Loan && w.table.Pause && !w.table.Bypass {
+			w.t.Fatalf("lending is paused, and %d borrows", e.ID)
+		}
 		for other, p := range w.at {
-			if p == waiting && w.class[other] == e.Class && w.tenant[other] == w.tenant[slot] && w.order[other] < w.order[slot] && !w.core.requests[other].late {
+			if p == waiting && !w.table.Bypass && w.class[other] == e.Class && w.tenant[other] == w.tenant[slot] && w.order[other] < w.order[slot] && !w.core.requests[other].late {
 				w.overtake(e, before)
 				break
 			}
@@ -343,6 +351,9 @@ func (w *world) take(e *Effect, before *Snapshot) {
 	case Reject:
 		want(w.at[slot] == waiting)
 		w.at[slot] = nowhere
+		if full := e.Cause == CauseQueueFull || e.Cause == CauseTenantFull || e.Cause == CauseForecast; full && w.table.Bypass && w.works(slot) {
+			w.t.Fatalf("nothing is decided, and %d is refused: %v", e.ID, e.Cause)
+		}
 	case Done:
 		want(w.at[slot] != nowhere)
 		w.at[slot] = nowhere
@@ -419,6 +430,18 @@ func (w *world) overtake(e *Effect, before *Snapshot) {
 	if w.passed[head.ID] += e.Tokens; w.passed[head.ID] > most {
 		w.t.Fatalf("%d kv tokens have passed %d, which wants %d:\n%v", w.passed[head.ID], head.ID, most, before)
 	}
+}
+
+// works tells whether an engine could have a request now, whatever room there is.
+func (w *world) works(slot uint32) bool {
+	q := &w.core.requests[slot]
+	for e := range w.core.engines {
+		en := &w.core.engines[e]
+		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) slot(in place) (uint32, bool) {
@@ -667,7 +690,11 @@ func (w *world) finish() {
 		if spec.Window == 0 {
 			kept = spec.Floor.min(spec.Unlent.max(spec.Headroom))
 		}
-		if !v.Lending || !of(v.Hold).within(kept) || v.Warm != 0 {
+		if w.table.Pause {
+			if v.Lending || of(v.Hold) != spec.Floor && spec.Window == 0 {
+				w.t.Fatalf("lending is paused, and class %d keeps %v of %v:\n%v", k, v.Hold, spec.Floor, s)
+			}
+		} else if !v.Lending || !of(v.Hold).within(kept) || v.Warm != 0 {
 			w.t.Fatalf("everything has ended long ago, and class %d lends all but %v, not %v:\n%v", k, v.Hold, kept, s)
 		}
 		n := &v.Counts

@@ -10,6 +10,10 @@ import "math/bits"
 // whoever was refused before something was admitted is asked again.
 func (c *Core) pump() {
 	c.held, c.spared = false, 0
+	if c.bypass {
+		c.pass()
+		return
+	}
 	for again := true; again; {
 		again = false
 		c.blockIn, c.blockOut = 0, 0
@@ -41,6 +45,9 @@ func (c *Core) pump() {
 // and whose own head, beyond it, waits for what others wait for: or they would wait
 // for each other. It reports whether there was one.
 func (c *Core) unkeep() (opened bool) {
+	if c.pause {
+		return false
+	}
 	for k := range eachClass(c.blockOut) {
 		if cl := &c.classes[k]; !cl.open && cl.used == (Amount{}) {
 			cl.open, cl.opened, opened = true, c.now, true
@@ -58,10 +65,12 @@ func (c *Core) unkeep() (opened bool) {
 // guardEvery is how often those whom the guard refuses are looked at again.
 const guardEvery = Time(250e6)
 
-// mayBorrow is the barrier: nobody borrows while demand within a floor waits,
-// and a class does not borrow past an earlier one that waits for the same idle
-// capacity.
-func (c *Core) mayBorrow(k Class) bool { return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 }
+// mayBorrow is the barrier: nobody borrows while demand within a floor waits or
+// lending is paused, and a class does not borrow past an earlier one that waits for
+// the same idle capacity.
+func (c *Core) mayBorrow(k Class) bool {
+	return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 && !c.pause
+}
 
 // seek looks for a place for the first request of class k. Demand within the
 // class's floor that finds none closes its lending, which may be enough, and

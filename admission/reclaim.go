@@ -314,13 +314,49 @@ func (c *Core) patience(cl *class, q *request, en *engine) Time {
 	return grace
 }
 
-// end has a loan ended for a request of class k.
+// callLoansIn ends what is lent while lending is paused and nobody is to keep
+// a loan. What is left for later, by the rate of reclaims or the life of a loan, asks
+// for a tick.
+func (c *Core) callLoansIn() {
+	if !c.callIn || c.bypass || !c.reclaimable() {
+		return
+	}
+	for e := range c.engines {
+		c.candidates(Engine(e), nobody)
+		for i := range c.victims {
+			h := &c.holds[c.victims[i].hold]
+			cl := &c.classes[h.class]
+			switch {
+			case cl.used.sub(cl.going).within(cl.floor):
+			case !c.countReclaims(1):
+				return
+			default:
+				c.end(c.victims[i].hold, nobody, 0)
+			}
+		}
+	}
+}
+
+// nobody is the class for which a loan is ended that no request wants.
+const nobody = Class(MaxClasses)
+
+// end has a loan ended for a request of class k, or for nobody.
 func (c *Core) end(i int32, k Class, id ID) {
 	h := &c.holds[i]
 	v, q := &c.classes[h.class], &c.requests[h.req.Slot()]
 	c.leave(h, holdEnding)
 	c.undo(h)
 	h.reclaimed = true
+	v.counts.Reclaims++
+	q.reclaims = min(q.reclaims+1, 1<<16-1)
+	if k != nobody {
+		c.endFor(h, k, id)
+	}
+	c.emit(Effect{Op: Reclaim, Class: h.class, Engine: h.engine, Tenant: q.tenant, ID: h.req, Hold: c.holdID(i), For: id})
+}
+
+// endFor puts the end of a loan down to the request that it makes room for.
+func (c *Core) endFor(h *hold, k Class, id ID) {
 	if r := &c.classes[k].recall; r.open && r.request == id && !r.settled {
 		h.recall = r.seq
 		r.called++
@@ -329,10 +365,7 @@ func (c *Core) end(i int32, k Class, id ID) {
 		h.pairs = k + 1
 		p.going = p.going.add(h.amount)
 	}
-	v.counts.Reclaims++
-	q.reclaims = min(q.reclaims+1, 1<<16-1)
 	c.classes[k].counts.WasteTokens += int64(h.prompt-h.cached) + int64(h.out)
-	c.emit(Effect{Op: Reclaim, Class: h.class, Engine: h.engine, Tenant: q.tenant, ID: h.req, Hold: c.holdID(i), For: id})
 }
 
 // trust learns from how a reclaim ended whether an engine ends what it is asked

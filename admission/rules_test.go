@@ -182,6 +182,10 @@ func (w *world) checkStep(after *Snapshot, fx []Effect, all *load, floors []Amou
 	}
 	for i := 0; i < len(fx); i++ {
 		e := &fx[i]
+		if e.Op == Reclaim && e.For == 0 {
+			w.checkCallIn(after, fx, i, all, floors)
+			continue
+		}
 		if e.Op == Reclaim {
 			n := 1
 			for i+n < len(fx) && fx[i+n].Op == Reclaim && fx[i+n].For == e.For && fx[i+n].Engine == e.Engine {
@@ -196,6 +200,13 @@ func (w *world) checkStep(after *Snapshot, fx []Effect, all *load, floors []Amou
 		}
 		h, spec := w.holds[e.Hold], &w.table.Engines[e.Engine]
 		used := all.class[e.Class].add(h.amount)
+		if w.table.Bypass {
+			if within := floors != nil && used.within(floors[e.Class]); floors != nil && e.Loan == within {
+				t.Fatalf("loan %v: class %d comes to use %v of %v", e.Loan, e.Class, used, floors)
+			}
+			all.add(h, h.amount)
+			continue
+		}
 		if !used.within(w.table.Classes[e.Class].Ceiling) {
 			t.Fatalf("condition 1: class %d uses %v, ceiling %v", e.Class, used, w.table.Classes[e.Class].Ceiling)
 		}
@@ -335,6 +346,38 @@ func (w *world) checkReclaims(after *Snapshot, fx []Effect, i, n int, all *load,
 		}
 		all.leave(h, h.amount)
 	}
+	w.countReclaims(n)
+}
+
+// checkCallIn looks at a loan at fx[i] that is ended for nobody.
+func (w *world) checkCallIn(after *Snapshot, fx []Effect, i int, all *load, floors []Amount) {
+	h := w.holds[fx[i].Hold]
+	spec := &w.table.Classes[h.class]
+	left := all.class[h.class].sub(all.classGoing[h.class])
+	var pinned bool
+	for _, v := range after.Holds {
+		if w.holds[v.Hold] == h {
+			pinned = v.Pinned
+		}
+	}
+	switch {
+	case !w.table.Pause, !w.table.CallIn, w.table.Bypass:
+		w.t.Fatalf("a loan is ended for nobody:\n%+v\n%v", fx, after)
+	case floors != nil && left.within(floors[h.class]):
+		w.t.Fatalf("a loan is called in, though its class has %v of %v that it is owed:\n%+v\n%v", left, floors, fx, after)
+	case pinned, spec.Mode == Attrition, w.untrue[h.engine] >= maxUntrue:
+		w.t.Fatalf("of class %d, %v: pinned %v is called in", h.class, spec.Mode, pinned)
+	case spec.Mode == Deadline && h.given+Time(spec.LoanLife) > w.now:
+		w.t.Fatalf("a loan of class %d is called in before its life is over", h.class)
+	case spec.Mode == ReclaimNow && w.whole[h.slot] && h.begun:
+		w.t.Fatalf("a request that has begun and can't go on is called in")
+	}
+	all.leave(h, h.amount)
+	w.countReclaims(1)
+}
+
+// countReclaims checks that n more reclaims are within their rate.
+func (w *world) countReclaims(n int) {
 	w.bursts = append(w.bursts, burst{w.now, n})
 	rate, sum := Time(w.table.ReclaimRate), Time(0)
 	for j := len(w.bursts) - 1; j >= 0 && rate > 0; j-- {
@@ -370,7 +413,10 @@ func (w *world) checkWaits(after *Snapshot, fx []Effect) {
 		}
 		// What the guard allows depends on the time.
 		f := c.fit(cl, &c.requests[cl.queue.head])
-		if f.ok && (!f.loan || !inFloor && !earlier) && c.guarded == 0 {
+		if w.table.Bypass && w.works(uint32(cl.queue.head)) {
+			w.t.Fatalf("nothing is decided, and the head of class %d waits\n%v", k, after)
+		}
+		if f.ok && (!f.loan || !inFloor && !earlier && !w.table.Pause) && c.guarded == 0 {
 			w.t.Fatalf("class %d: the head could start and waits\n%v", k, after)
 		}
 		capacity := f.refusal == refusedFull || f.refusal == refusedHeld

@@ -291,7 +291,7 @@ func (s *Shadow) offer(ev *Event) {
 	s.inner = s.core.Step(s.now, ev, s.inner[:0])
 	r := &s.requests[slot]
 	*r = shadowRequest{run: none, class: ev.Class, waits: s.now}
-	e, why := s.pick()
+	e, why := s.pick(ev.Barred)
 	if why != CauseNone {
 		s.settle() // the core refuses it too
 		s.emit(Effect{Op: Reject, Cause: why, Class: ev.Class, Tenant: ev.Tenant, ID: ev.ID})
@@ -311,16 +311,16 @@ func (s *Shadow) offer(ev *Event) {
 }
 
 // pick chooses the engine for a request, or tells why there is none: of the open
-// ones that are up, a ready one before one that is loading, and then the one with
+// ones that are up and can run it, a ready one before one that is loading, and then the one with
 // the fewest requests for its slots.
-func (s *Shadow) pick() (Engine, Cause) {
+func (s *Shadow) pick(barred uint64) (Engine, Cause) {
 	if s.core.drain {
 		return 0, CauseDraining
 	}
 	best := none
 	for e := range s.engines {
 		en := &s.core.engines[e]
-		if en.spec.Closed || en.state == Down {
+		if en.spec.Closed || en.state == Down || barred&(1<<e) != 0 {
 			continue
 		}
 		if best != none {
@@ -558,7 +558,7 @@ type ClassReport struct {
 	PassedOn uint64            `json:"passed_on"` // the others found no engine up, or a drain
 	AtOnce   uint64            `json:"admitted_at_once"`
 	Delayed  Waits             `json:"delayed"` // before the first start
-	Refused  map[string]uint64 `json:"refused"` // by cause
+	Refused  map[string]uint64 `json:"refused"` // by cause; draining is none that the table decides
 	Waiting  int               `json:"waiting"` // now, for a first start
 	Loans    uint64            `json:"loans"`   // admissions that would have borrowed
 	Recalls  uint64            `json:"recalls"` // opened for this class
@@ -714,12 +714,14 @@ func (rep *Report) String() string {
 		var refused uint64
 		var causes []string
 		for why := range NumCauses {
-			if n := v.Refused[Cause(why).String()]; n > 0 {
+			// A drain is nobody's fault and says nothing about the table.
+			if n := v.Refused[Cause(why).String()]; n > 0 && Cause(why) != CauseDraining {
 				refused += n
 				causes = append(causes, fmt.Sprintf("%v %d", Cause(why), n))
 			}
 		}
 		line("refused", refused, ", "+strings.Join(causes, ", "))
+		line("gone with a drain", v.Refused[CauseDraining.String()], "")
 		line("lent to it", v.Loans, "")
 		line("recalls for it", v.Recalls, "")
 		line("reclaimed from it", v.Reclaims, "")

@@ -33,6 +33,8 @@ type Snapshot struct {
 	At       Time             `json:"at_ns"`
 	Rev      uint64           `json:"revision"`
 	Drain    bool             `json:"drain,omitempty"`
+	Paused   bool             `json:"lending_paused,omitempty"`
+	Bypassed bool             `json:"bypassed,omitempty"` // nothing is decided
 	Envelope AmountView       `json:"envelope"`
 	Used     AmountView       `json:"used"`
 	Foreign  AmountView       `json:"foreign"`
@@ -155,14 +157,14 @@ type HoldSnapshot struct {
 // the core.
 func (c *Core) Snapshot() *Snapshot {
 	s := &Snapshot{
-		At: c.now, Rev: c.rev, Drain: c.drain, Envelope: view(c.envelope), Used: view(c.used), Foreign: view(c.foreign),
+		At: c.now, Rev: c.rev, Drain: c.drain, Paused: c.pause, Bypassed: c.bypass, Envelope: view(c.envelope), Used: view(c.used), Foreign: view(c.foreign),
 		Promised: view(c.promised), Loans: c.loans, Ghosts: c.ghosts, Holds: []HoldSnapshot{},
 	}
 	for k := range c.classes {
 		cl := &c.classes[k]
 		v := ClassSnapshot{
 			Name: cl.spec.Name, Floor: view(cl.spec.Floor), Unlent: view(cl.spec.Unlent), Ceiling: view(cl.spec.Ceiling),
-			Used: view(cl.used), Hold: view(cl.hold), Lending: cl.open, Queue: cl.queue.n,
+			Used: view(cl.used), Hold: view(cl.hold), Lending: cl.open && !c.pause, Queue: cl.queue.n,
 			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), IdleAfter: cl.idleAfter(), Warm: cl.warm,
 		}
 		if cl.spec.Window > 0 {
@@ -226,7 +228,9 @@ func (c *Core) head(k Class, slot int32) *HeadView {
 	r := f.resource
 	switch f.refusal {
 	case refusedNone:
-		if c.blockIn != 0 {
+		if f.loan && c.pause {
+			v.Waiting = "lending, which is paused: it would take the class beyond its floor"
+		} else if c.blockIn != 0 {
 			v.Waiting = fmt.Sprintf("a recall: class %s waits within its floor, and nobody borrows until it is served", c.names(c.blockIn))
 		} else {
 			v.Waiting = fmt.Sprintf("class %s, which waits for the same idle capacity and comes first", c.names(c.blockOut&(bit(k)-1)))
@@ -302,6 +306,12 @@ func (s *Snapshot) String() string {
 	fmt.Fprintf(&b, "rev %d envelope %v used %v foreign %v promised %v loans %d ghosts %d", s.Rev, s.Envelope, s.Used, s.Foreign, s.Promised, s.Loans, s.Ghosts)
 	if s.Drain {
 		b.WriteString(" draining")
+	}
+	if s.Paused {
+		b.WriteString(" lending paused")
+	}
+	if s.Bypassed {
+		b.WriteString(" bypassed")
 	}
 	b.WriteByte('\n')
 	for i := range s.Classes {

@@ -52,6 +52,14 @@ type Table struct {
 	Engines []EngineSpec
 	// Drain refuses new requests, empties the queues, and lets what runs finish.
 	Drain bool
+	// Pause lends nothing: every class keeps its whole floor, and nobody is given more
+	// than his own, so that a class without one waits. What is lent goes on, or, with
+	// CallIn, is given back as the borrowing classes' modes allow, whether or not
+	// somebody wants it.
+	Pause, CallIn bool
+	// Bypass decides nothing: whoever could ever run is admitted at once, beyond every
+	// limit, and the engines have to cope. See bypass.go.
+	Bypass bool
 	// StallShare is the largest part of the time, 0 to 1, for which starts of
 	// lower classes may hold up a protected class that is active; 0 is no bound.
 	StallShare float64

@@ -126,10 +126,21 @@ type Pool struct {
 	Aliases []Alias `yaml:"aliases,omitempty"`
 	// Engines of the pool, 1 to 64.
 	Engines []Engine `yaml:"engines"`
+	// Mode is enforce, or observe, which passes every request on at once, as if there were no gateway, and reports what enforcing would have refused, delayed, lent and reclaimed: see Observing in docs/operations.md. It can be changed while the pool runs.
+	Mode string `yaml:"mode"`
 	// Boundary is how many requests may be sent to an engine beyond its slots, to wait there: 0 lets none wait inside, where nobody can reorder them. 1 or 2 hides the round trip between the end of one request and the start of the next; only protected demand uses it unless the engine orders by priority.
 	Boundary int `yaml:"boundary"`
 	Policy   `yaml:",inline"`
 }
+
+// SetDefaults enforces.
+func (p *Pool) SetDefaults() { p.Mode = ModeEnforce }
+
+// The modes of a pool.
+const (
+	ModeEnforce = "enforce"
+	ModeObserve = "observe"
+)
 
 // Alias is a client's name for a model.
 type Alias struct {

@@ -40,6 +40,9 @@ func (c *Config) validate(l *list) {
 	for i := range c.Pools {
 		p, at := &c.Pools[i], fmt.Sprintf("pools[%d]", i)
 		pools.name(l, at+".name", p.Name)
+		if p.Mode != ModeEnforce && p.Mode != ModeObserve {
+			l.bad(at+".mode", p.Mode, "enforce or observe")
+		}
 		p.validate(l, at, engines)
 		for j, m := range p.Models {
 			switch path := fmt.Sprintf("%s.models[%d]", at, j); {

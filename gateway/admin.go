@@ -14,9 +14,9 @@ import (
 )
 
 // Admin returns the handler of the admin listener: health, metrics, what
-// became of recalls, what every pool, class and queue is doing, and where engines
-// send spans to. It asks for no credential, so it belongs on an address that
-// clients do not reach.
+// became of recalls, what every pool, class and queue is doing, the operator's
+// switches, and where engines send spans to. It asks for no credential, so it belongs
+// on an address that clients do not reach.
 func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -32,6 +32,11 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /api/recalls", g.recalls)
+	mux.HandleFunc("GET /api/switches", g.switches)
+	mux.HandleFunc("GET /api/pools/{pool}/observe", g.observed)
+	for path, which := range map[string]relay.Switch{"lending": relay.SwitchLending, "drain": relay.SwitchDrain, "bypass": relay.SwitchBypass} {
+		mux.HandleFunc("POST /api/pools/{pool}/"+path, func(w http.ResponseWriter, r *http.Request) { g.setSwitch(w, r, which) })
+	}
 	if g.cfg.Spans != nil {
 		mux.Handle("POST /v1/traces", g.cfg.Spans)
 	}

@@ -120,8 +120,17 @@ func (g *Gateway) Ready() error {
 		return errors.New("draining")
 	}
 	var all []error
-	for _, p := range g.live().Pools {
+	drained := 0
+	pools := g.live().Pools
+	for _, p := range pools {
 		all = append(all, p.Ready())
+		if p.Drained() {
+			drained++
+		}
+	}
+	if drained > 0 && drained == len(pools) {
+		// With one of several drained the others still serve.
+		all = append(all, errors.New("every pool is drained by an operator's switch"))
 	}
 	return errors.Join(all...)
 }

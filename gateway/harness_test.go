@@ -46,6 +46,7 @@ type setup struct {
 	noEngine  bool
 	anonymous bool // and no keys
 	reclaim   bool // loans are ended at once
+	observe   bool // the pool does
 	wrap      func(engine.Adapter) engine.Adapter
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
@@ -147,7 +148,7 @@ func newRig(t *testing.T, s setup) *rig {
 	r.metrics = prometheus.NewRegistry()
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r.pool = relay.New(relay.Config{
-		Name: "main", Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
+		Name: "main", Observe: s.observe, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
 		Engines:     []relay.Engine{{Name: "gpu0", Adapter: adapter, ObserveEvery: 250 * time.Millisecond, Priority: []int{0, 10}}},
 		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: relay.NewMetrics(r.metrics),
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {

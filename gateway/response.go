@@ -80,6 +80,9 @@ func (w *response) Admitted(d relay.Decision) {
 	if d.Queued {
 		decision = "queued"
 	}
+	if d.Observed {
+		decision = "observed"
+	}
 	w.decided(decision, d.Wait, d.Loan)
 }
 

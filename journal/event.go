@@ -48,6 +48,7 @@ const (
 	LendingClosed Kind = "lending_closed" // a class no longer lends
 	LendingOpened Kind = "lending_opened" // it lends again
 	EngineState   Kind = "engine_state"   // an engine became ready, loading or down
+	Switched      Kind = "switched"       // an operator has used a switch: see Switch
 	Started       Kind = "started"        // the process began to write
 	Stopped       Kind = "stopped"        // it stopped in an orderly way
 	Dropped       Kind = "dropped"        // Count events are missing here
@@ -57,7 +58,7 @@ var kinds = map[Kind]bool{
 	Arrived: true, Queued: true, Admitted: true, Warming: true, Dispatched: true, Scheduled: true, FirstToken: true,
 	Progress: true, Ended: true, Released: true, Finished: true, Rejected: true, Ghost: true,
 	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true, RecallClosed: true,
-	LendingClosed: true, LendingOpened: true, EngineState: true,
+	LendingClosed: true, LendingOpened: true, EngineState: true, Switched: true,
 	Started: true, Stopped: true, Dropped: true,
 }
 
@@ -129,4 +130,22 @@ type Event struct {
 	Revision uint64 `json:"revision,omitempty"` // of the class table that allowed it
 	Count    uint64 `json:"count,omitempty"`    // of lost events
 	Version  string `json:"version,omitempty"`  // of the process that writes
+
+	// Shadow: the pool only observes. An admission was none, and a recall or lending
+	// is what it would have been.
+	Shadow bool `json:"shadow,omitempty"`
+
+	Switch *Switch `json:"switch,omitempty"` // of a switched event; not changed any more once it is appended
+}
+
+// Switch is one use of an operator's switch.
+type Switch struct {
+	Name string `json:"name"`
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Actor is who it was by what he or a proxy said, which nobody has checked, and
+	// Remote the address that he came from.
+	Actor  string `json:"actor,omitempty"`
+	Remote string `json:"remote,omitempty"`
+	Reason string `json:"reason,omitempty"`
 }

@@ -107,7 +107,7 @@ func (a *attempt) run(ctx context.Context) {
 		cancel(errReclaimed)
 	}
 	caps := &p.engines[a.admit.Engine].caps
-	ordered := caps.Priority
+	ordered := caps.Priority && r.mind.shadow == nil // or it would not be as without a gateway
 	model, has := p.upstreamLocked(int(a.admit.Engine), a.call.Request.Model)
 	window := contextOf(caps, model)
 	if r.resumable && a.stitch == nil {
@@ -184,7 +184,7 @@ func (a *attempt) run(ctx context.Context) {
 	a.confirm = s.Abort
 	if tells && stream {
 		a.began = time.Now()
-		p.step(&admission.Event{Kind: admission.Scheduled, Hold: a.admit.Hold})
+		p.step(r.mind, &admission.Event{Kind: admission.Scheduled, Hold: a.admit.Hold})
 	}
 	a.relay(ctx, s, stream)
 }
@@ -245,7 +245,9 @@ func (a *attempt) startOver(limit int) int {
 func (a *attempt) sinkAdmitted() {
 	a.writing.Lock()
 	defer a.writing.Unlock()
-	a.sink.Admitted(Decision{Queued: a.record.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan})
+	a.sink.Admitted(Decision{
+		Queued: a.record.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan, Observed: a.record.mind.shadow != nil,
+	})
 }
 
 // undispatched sorts out why a dispatch gave no stream.
@@ -601,14 +603,14 @@ func (a *attempt) show() bool {
 		return false
 	}
 	// A stream that was believed to be one that can be continued, and is none.
-	lost := a.stitch == nil && !a.record.whole && a.call.Request.Stream
+	lost := a.stitch == nil && !a.record.whole && a.call.Request.Stream && a.record.mind.shadow == nil
 	if a.told == 0 || lost {
 		e := admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(max(a.told, 1))}
 		if lost {
 			a.record.whole, e.Flags = true, admission.FlagWhole
 		}
 		a.told = int(e.Out)
-		p.stepLocked(&e)
+		p.stepLocked(a.record.mind, &e)
 	}
 	a.shown = true
 	if a.record.reclaimed {
@@ -678,7 +680,7 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 	out = max(out-a.record.lost, min(out, 1))
 	if out > 0 && a.told == 0 || out >= a.told+progressEvery {
 		a.told = out
-		a.pool.step(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(out)})
+		a.pool.step(a.record.mind, &admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(out)})
 	}
 }
 
@@ -799,10 +801,10 @@ func (a *attempt) tell() (again bool) {
 	}
 	if a.prompt > 0 {
 		p.price.Observe(a.call.Request.Model, a.call.Request.Content, a.prompt-a.before)
-		p.stepLocked(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: out, Prompt: p.sequenceLocked(a.call.Request, a.prompt+r.lost)})
+		p.stepLocked(a.record.mind, &admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: out, Prompt: p.sequenceLocked(a.call.Request, a.prompt+r.lost)})
 	}
 	p.rememberLocked(a)
-	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: out, Flags: a.flags, Cause: a.cause, Retry: a.retry})
+	p.stepLocked(a.record.mind, &admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: out, Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	again = r.stage != stageOver
 	if again && r.kept == nil {
 		r.lost += a.before // it begins anew, and the core still takes that for kept
@@ -864,7 +866,7 @@ func (a *attempt) release() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stepLocked(&admission.Event{Kind: admission.Released, Hold: a.admit.Hold})
+	p.stepLocked(a.record.mind, &admission.Event{Kind: admission.Released, Hold: a.admit.Hold})
 	p.logLocked(a.record, &journal.Event{
 		Kind: journal.Released, Mono: int64(p.now()), Engine: a.engineName(), Hold: uint64(a.admit.Hold), Cause: string(c.By),
 		For: a.reclaim, Recall: a.recalled,

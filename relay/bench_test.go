@@ -194,7 +194,7 @@ func BenchmarkDecide(b *testing.B) {
 		if r.stage != stageAdmitted {
 			b.Fatal("not admitted")
 		}
-		p.step(&admission.Event{Kind: admission.Ended, Hold: r.admit.Hold, Out: 16, Flags: admission.FlagReleased, Cause: admission.CauseFinished})
-		p.leave()
+		p.step(p.core, &admission.Event{Kind: admission.Ended, Hold: r.admit.Hold, Out: 16, Flags: admission.FlagReleased, Cause: admission.CauseFinished})
+		p.leave(r)
 	}
 }

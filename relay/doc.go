@@ -83,6 +83,8 @@ type Decision struct {
 	Queued bool          // it had to wait
 	Wait   time.Duration // from its arrival to its admission
 	Loan   bool          // it runs on capacity that its class borrows
+	// Observed: nothing was decided, since the pool only observes.
+	Observed bool
 }
 
 // Sink receives an answer. Its methods are called by one goroutine at a time.
@@ -114,6 +116,9 @@ type Config struct {
 	// Resolve makes the table for the engines as they are known now, an unknown
 	// one closed. An error says why there can't be one yet.
 	Resolve func([]admission.EngineSpec) (*admission.Table, error)
+	// Observe passes every request on at once, and only notes what the table would have
+	// done.
+	Observe bool
 	// Capacity bounds the requests in the pool at a time, waiting and running.
 	Capacity int
 	// IdleTimeout is how long an engine may be silent.

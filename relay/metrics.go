@@ -106,6 +106,7 @@ var (
 	descLending  = poolDesc("class_lending_open", "1 while the class lends what it does not use.", "class")
 	descForeign  = poolDesc("engine_foreign", "What the engine runs that was not sent from here, by its gauges and the ledger.", "engine", "resource")
 	descEngine   = poolDesc("engine_ready", "1 while the engine takes work.", "engine")
+	descSwitch   = poolDesc("switch", "1 while an operator has the switch on: lending_paused, drain, bypass (nothing is decided).", "switch")
 	descGhosts   = poolDesc("ghosts", "Holds whose attempt is over and whose release is not confirmed.")
 
 	descOffered  = poolDesc("offered_total", "Requests offered to admission.", "class")
@@ -128,7 +129,7 @@ func NewCollector(pools func() []*Pool) *Collector { return &Collector{pools} }
 // Describe implements prometheus.Collector.
 func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descEnvelope, descUsed, descHold, descFloor, descQueue, descLoans, descLending, descForeign, descEngine, descGhosts,
+		descEnvelope, descUsed, descHold, descFloor, descQueue, descLoans, descLending, descForeign, descEngine, descGhosts, descSwitch,
 		descOffered, descAdmitted, descLent, descRecalls, descReclaims, descRequeued, descLost, descWaste, descTokens,
 	} {
 		ch <- d
@@ -162,6 +163,9 @@ func (p *Pool) collect(ch chan<- prometheus.Metric) {
 	}
 	for _, e := range p.Engines() {
 		gauge(descEngine, flag(e.State == admission.Ready.String()), e.Name)
+	}
+	for which, state := range p.Switches() {
+		gauge(descSwitch, flag(state.On), string(which))
 	}
 	s := p.Snapshot()
 	if s == nil {

@@ -182,6 +182,11 @@ func (p *Pool) Problems() []string {
 }
 
 func (p *Pool) problemsLocked() (all []string) {
+	for _, s := range Switches {
+		if now := p.switches[s]; now.On {
+			all = append(all, fmt.Sprintf("pool %s: switch %s is %s", p.cfg.Name, s, now.word()))
+		}
+	}
 	for _, a := range p.live().Aliases {
 		if p.absentLocked(a.Name) {
 			all = append(all, fmt.Sprintf("pool %s: alias %s: no engine has model %s", p.cfg.Name, a.Name, a.Model))

@@ -173,22 +173,17 @@ func (p *Pool) takeLocked(i int) bool {
 		p.applyLocked(t)
 		return true
 	}
-	t.Rev, t.Drain = 1, p.drain
-	p.table = t
-	p.core = admission.New(t, p.cfg.Capacity)
-	for k := range p.engines {
-		p.stepLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(k), Gauge: admission.Gauge{
-			State: p.engines[k].state, Asked: p.now(), Running: -1, KV: -1, Progress: -1, Preemptions: -1,
-		}})
-	}
+	p.stampLocked(t, 1)
+	p.core = p.newMindLocked(live.Observe)
 	return true
 }
 
 // applyLocked gives the core its next table.
 func (p *Pool) applyLocked(t *admission.Table) {
-	t.Rev, t.Drain = p.table.Rev+1, p.drain
-	p.table = t
-	p.stepLocked(&admission.Event{Kind: admission.Apply, Table: t})
+	p.stampLocked(t, p.table.Rev+1)
+	for _, m := range p.minds {
+		p.stepLocked(m, &admission.Event{Kind: admission.Apply, Table: p.tableFor(m.shadow != nil)})
+	}
 }
 
 // specsLocked describes the engines to the core. A closed one is given nothing,
@@ -229,7 +224,7 @@ func (p *Pool) observed(i, turn int, state admission.State, o *engine.Observatio
 	if o.Running >= 0 {
 		running = int32(o.Running + max(o.Waiting, 0))
 	}
-	p.stepLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(i), Gauge: admission.Gauge{
+	p.allLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(i), Gauge: admission.Gauge{
 		State: state, Asked: admission.Time(o.Asked.Sub(p.cfg.Start)), Running: running, KV: int64(o.KVUsed), Progress: o.Progress, Preemptions: o.Preemptions,
 	}})
 }

@@ -27,8 +27,9 @@ type Pool struct {
 	followers sync.WaitGroup
 
 	mu      sync.Mutex
-	core    *admission.Core // nil until there is a table
-	why     error           // why there is none, or none with the engines as they are
+	core    *mind   // that requests are offered to; nil until there is a table
+	minds   []*mind // and others, while they have something
+	why     error   // why there is none, or none with the engines as they are
 	table   *admission.Table
 	fx      []admission.Effect
 	records []*record
@@ -43,11 +44,13 @@ type Pool struct {
 	active  int           // calls inside Serve
 	idle    chan struct{} // closed when active falls to 0 while draining
 	recalls []recall      // the last of each class
-	ledger  journal.Recalls
-	timings timings
-	marks   marks
-	numbers numbers
-	trouble string // what Problems said last
+
+	switches map[Switch]SwitchState
+	ledger   journal.Recalls
+	timings  timings
+	marks    marks
+	numbers  numbers
+	trouble  string // what Problems said last
 }
 
 // recall is what the pool remembers of a class's recall.
@@ -80,6 +83,7 @@ type engineState struct {
 // record is one request's place in the pool.
 type record struct {
 	id      admission.ID
+	mind    *mind // that it was offered to
 	class   admission.Class
 	call    *Call
 	wake    chan struct{}
@@ -128,7 +132,7 @@ func New(cfg Config) *Pool {
 	p := &Pool{
 		cfg: cfg, tenants: map[string]admission.Tenant{}, armed: admission.Never,
 		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
-		why: errNoEngine, idle: make(chan struct{}),
+		why: errNoEngine, idle: make(chan struct{}), switches: map[Switch]SwitchState{},
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	p.settings.Store(newSettings(cfg))
@@ -178,34 +182,32 @@ func (p *Pool) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed = admission.Never
-	if p.core != nil {
-		p.stepLocked(&admission.Event{Kind: admission.Tick})
-	}
+	p.allLocked(&admission.Event{Kind: admission.Tick})
 }
 
-func (p *Pool) step(ev *admission.Event) {
+func (p *Pool) step(m *mind, ev *admission.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stepLocked(ev)
+	p.stepLocked(m, ev)
 }
 
 // stepLocked applies one event and delivers what comes of it.
-func (p *Pool) stepLocked(ev *admission.Event) {
+func (p *Pool) stepLocked(m *mind, ev *admission.Event) {
 	now := p.now()
-	p.fx = p.core.Step(now, ev, p.fx[:0])
+	p.fx = m.Step(now, ev, p.fx[:0])
 	for i := range p.fx {
-		p.deliverLocked(now, &p.fx[i])
+		p.deliverLocked(m, now, &p.fx[i])
 	}
 	// A timer that fires early is harmless, so it is only ever moved forward.
-	if at, ok := p.core.Next(); ok && at < p.armed {
+	if at, ok := m.Next(); ok && at < p.armed {
 		p.armed = at
 		p.timer.Reset(max(time.Duration(at-now), 1))
 	}
 }
 
-func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
+func (p *Pool) deliverLocked(m *mind, now admission.Time, e *admission.Effect) {
 	if e.Op == admission.Stage {
-		p.stageLocked(now, e)
+		p.stageLocked(m, now, e)
 		return
 	}
 	if e.Op == admission.Drained {
@@ -213,7 +215,7 @@ func (p *Pool) deliverLocked(now admission.Time, e *admission.Effect) {
 		return
 	}
 	r := p.records[e.ID.Slot()]
-	line := journal.Event{Mono: int64(now), Request: r.call.ID, Revision: e.Rev}
+	line := journal.Event{Mono: int64(now), Request: r.call.ID, Revision: e.Rev, Shadow: m.shadow != nil}
 	switch e.Op {
 	case admission.Queued:
 		r.stage, r.waited, r.reclaimed, r.reclaim, r.recalled = stageWaiting, true, false, "", 0
@@ -279,7 +281,7 @@ var recallKinds = map[admission.Cause]journal.Kind{
 }
 
 // stageLocked writes down what became of recalls, lending and ghosts.
-func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
+func (p *Pool) stageLocked(m *mind, now admission.Time, e *admission.Effect) {
 	switch e.Cause {
 	case admission.CauseAside:
 		p.cfg.Log.Warn("the engine fails what it is given, or asks to be left alone; others get its work", "pool", p.cfg.Name, "engine", p.live().Engines[e.Engine].Name, "for", time.Duration(e.Retry))
@@ -293,6 +295,14 @@ func (p *Pool) stageLocked(now admission.Time, e *admission.Effect) {
 	}
 	line := journal.Event{Mono: int64(now), Pool: p.cfg.Name, Class: p.live().Classes[e.Class], Revision: e.Rev}
 	kind, ofRecall := recallKinds[e.Cause]
+	if line.Shadow = m.shadow != nil && e.Cause != admission.CauseGhost; line.Shadow && ofRecall {
+		// It would have been one: no record is made of it.
+		line.Kind, line.Recall, line.For = kind, e.Seq, p.requestLocked(e.For)
+		if p.cfg.Journal != nil {
+			p.cfg.Journal.Append(&line)
+		}
+		return
+	}
 	switch e.Cause {
 	case admission.CauseRecallOpened:
 		p.recalls[e.Class] = recall{seq: e.Seq, request: p.requestLocked(e.For)}
@@ -508,10 +518,7 @@ func (p *Pool) Drain(ctx context.Context) int {
 	p.drain = true
 	if p.core != nil {
 		t := *p.table
-		t.Rev++
-		t.Drain = true
-		p.table = &t
-		p.stepLocked(&admission.Event{Kind: admission.Apply, Table: &t})
+		p.applyLocked(&t)
 	}
 	if p.active == 0 {
 		closeOnce(p.idle)

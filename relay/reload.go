@@ -57,6 +57,7 @@ func (p *Pool) Prepare(next Config) (*Change, error) {
 	now := p.live()
 	c := &Change{pool: p, next: &settings{Config: p.cfg, index: map[string]admission.Class{}}}
 	s := c.next
+	s.Observe = next.Observe
 	s.Models, s.Aliases, s.Resolve = next.Models, next.Aliases, next.Resolve
 	s.IdleTimeout, s.Keepalive, s.MaxAnswer = next.IdleTimeout, next.Keepalive, next.MaxAnswer
 	if next.Capacity > p.cfg.Capacity {
@@ -180,6 +181,7 @@ func (c *Change) Commit() error {
 		p.why = nil
 		p.applyLocked(t)
 	}
+	p.modeLocked()
 	for _, i := range c.fresh {
 		p.followLocked(i)
 	}
@@ -200,7 +202,7 @@ func (p *Pool) waitLocked(s *settings) {
 	t.Engines = append(slices.Clone(t.Engines), p.specsLocked(s, func(int) bool { return false })[len(t.Engines):]...)
 	p.applyLocked(&t)
 	for i := range s.gone {
-		p.stepLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(i), Gauge: admission.Gauge{
+		p.allLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(i), Gauge: admission.Gauge{
 			State: admission.Down, Asked: p.now(), Running: -1, KV: -1, Progress: -1, Preemptions: -1,
 		}})
 	}

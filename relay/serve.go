@@ -32,7 +32,7 @@ func (p *Pool) carry(ctx context.Context, r *record, sink Sink) *wire.Error {
 		if !over {
 			p.abandon(r, a, sink)
 		}
-		p.leave()
+		p.leave(r)
 	}()
 	for {
 		wait := p.traceWait(r)
@@ -56,7 +56,7 @@ func (p *Pool) carry(ctx context.Context, r *record, sink Sink) *wire.Error {
 // abandon cleans up behind a sink that panicked: the goroutine is on its way
 // out, and what its request holds must not stay taken.
 func (p *Pool) abandon(r *record, a *attempt, sink Sink) {
-	p.step(&admission.Event{Kind: admission.Cancel, ID: r.id})
+	p.step(r.mind, &admission.Event{Kind: admission.Cancel, ID: r.id})
 	p.mu.Lock()
 	stage, hold := r.stage, r.admit.Hold
 	p.mu.Unlock()
@@ -103,7 +103,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	}
 	p.logLocked(r, &line)
 	switch {
-	case p.drain:
+	case p.drain || p.switches[SwitchDrain].On:
 		return nil, p.turnAwayLocked(r, admission.CauseDraining, wire.Draining())
 	case p.core == nil && p.loadingLocked():
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineLoading(0))
@@ -140,9 +140,16 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	if req.Content.Media > 0 || !req.API.Generates() {
 		flags |= admission.FlagUnsplit
 	}
+	if p.core.shadow != nil {
+		// The shadow knows what could be; but nothing is ended, so nothing is asked for
+		// that it would take to go on.
+		r.model, r.from, r.resumable = "", fromNothing, false
+	}
 	p.active++
+	r.mind = p.core
+	r.mind.live++
 	home, cached := p.homeLocked(r)
-	p.stepLocked(&admission.Event{
+	p.stepLocked(r.mind, &admission.Event{
 		Kind: admission.Offer, Flags: flags, ID: r.id, Class: class, Tenant: tenant, Prompt: r.prompt, Out: out, N: int32(min(max(req.N, 1), 1<<20)),
 		Session: p.numberLocked(r), Engine: home, Cached: cached, Barred: p.barredLocked(req.Model),
 	})
@@ -182,10 +189,13 @@ func (p *Pool) loadingLocked() bool {
 	return slices.ContainsFunc(p.engines, func(s engineState) bool { return s.state == admission.Loading })
 }
 
-func (p *Pool) leave() {
+func (p *Pool) leave(r *record) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active--
+	if r.mind.live--; r.mind.live == 0 && r.mind != p.core {
+		p.forgetLocked()
+	}
 	if p.drain && p.active == 0 {
 		closeOnce(p.idle)
 	}
@@ -227,7 +237,7 @@ func (p *Pool) await(ctx context.Context, r *record, sink Sink) *wire.Error {
 			left, gone = nil, true
 		}
 		if gone {
-			p.step(&admission.Event{Kind: admission.Cancel, ID: r.id})
+			p.step(r.mind, &admission.Event{Kind: admission.Cancel, ID: r.id})
 		}
 	}
 }

@@ -191,7 +191,7 @@ func (a *attempt) drop(ctx context.Context, s engine.Stream) {
 		}
 		if d.Tokens > 0 && a.told == 0 {
 			a.told = 1
-			a.pool.step(&admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: 1})
+			a.pool.step(a.record.mind, &admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: 1})
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (a *attempt) tellPieceLocked() (again bool) {
 		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
 	}
 	a.elsewhere()
-	p.stepLocked(&admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.told), Flags: a.flags, Cause: a.cause, Retry: a.retry})
+	p.stepLocked(a.record.mind, &admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.told), Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	return r.stage != stageOver
 }
 

@@ -38,7 +38,7 @@ type shared struct {
 func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 	c := &cfg.Pools[i]
 	rc := relay.Config{
-		Name: c.Name, Models: c.Models, Capacity: maxRunning,
+		Name: c.Name, Models: c.Models, Capacity: maxRunning, Observe: c.Mode == config.ModeObserve,
 		IdleTimeout: cfg.Limits.IdleTimeout, Keepalive: cfg.Limits.Keepalive, MaxAnswer: maxAnswer,
 		Start: s.start, Journal: s.journal, Log: s.log, Metrics: s.metrics, Spans: cfg.Admin.OTLPTraces,
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {

@@ -1,0 +1,143 @@
+package gateway
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"headgate/relay"
+)
+
+// SwitchView is one pool on /api/switches.
+type SwitchView struct {
+	Pool     string                             `json:"pool"`
+	Switches map[relay.Switch]relay.SwitchState `json:"switches"`
+}
+
+func (g *Gateway) switches(w http.ResponseWriter, _ *http.Request) {
+	views := []SwitchView{}
+	for _, p := range g.live().Pools {
+		views = append(views, SwitchView{p.Name(), p.Switches()})
+	}
+	writeJSON(w, views)
+}
+
+// observed answers with what enforcing would have done in a pool that observes.
+func (g *Gateway) observed(w http.ResponseWriter, r *http.Request) {
+	for _, p := range g.live().Pools {
+		if p.Name() != r.PathValue("pool") {
+			continue
+		}
+		report := p.Observed()
+		switch {
+		case report == nil:
+			http.Error(w, "the pool enforces, or no engine has answered yet: there is no report", http.StatusConflict)
+		case r.URL.Query().Get("format") == "text":
+			fmt.Fprint(w, report)
+		default:
+			writeJSON(w, report)
+		}
+		return
+	}
+	http.Error(w, fmt.Sprintf("no pool %.60q", r.PathValue("pool")), http.StatusNotFound)
+}
+
+// What a use of a switch may say, in bytes.
+const (
+	maxSwitchBody = 4 << 10
+	maxReason     = 500
+	maxActor      = 100
+)
+
+// Headers that name who uses a switch, the first that is there: a client's own, and
+// that of a proxy that has authenticated him. They are written down and decide
+// nothing.
+const (
+	headerActor = "Headgate-Actor"
+	headerUser  = "X-Forwarded-User"
+)
+
+// setSwitch turns a switch of a pool. A page of another origin can't have a browser do
+// it: JSON takes a permission that is never given, and what browsers say of where a
+// request comes from is looked at too.
+func (g *Gateway) setSwitch(w http.ResponseWriter, r *http.Request, which relay.Switch) {
+	fail := func(status int, format string, args ...any) { http.Error(w, fmt.Sprintf(format, args...), status) }
+	if err := http.NewCrossOriginProtection().Check(r); err != nil {
+		fail(http.StatusForbidden, "a request of another origin")
+		return
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		fail(http.StatusUnsupportedMediaType, "Content-Type must be application/json")
+		return
+	}
+	pools := g.live().Pools
+	i := slices.IndexFunc(pools, func(p *relay.Pool) bool { return p.Name() == r.PathValue("pool") })
+	if i < 0 {
+		fail(http.StatusNotFound, "no pool %.60q", r.PathValue("pool"))
+		return
+	}
+	next, err := readSwitch(http.MaxBytesReader(w, r.Body, maxSwitchBody), which)
+	if err != nil {
+		fail(http.StatusBadRequest, "%v", err)
+		return
+	}
+	next.Remote = r.RemoteAddr
+	next.Actor = clean(cmp.Or(r.Header.Get(headerActor), r.Header.Get(headerUser)), maxActor)
+	pools[i].Set(which, next)
+	writeJSON(w, SwitchView{pools[i].Name(), pools[i].Switches()})
+}
+
+// readSwitch reads what a switch is to be. Lending is paused, the others are on.
+func readSwitch(body io.Reader, which relay.Switch) (next relay.SwitchState, err error) {
+	var in struct {
+		On     *bool  `json:"on"`
+		Paused *bool  `json:"paused"`
+		Recall bool   `json:"recall"`
+		Reason string `json:"reason"`
+	}
+	d := json.NewDecoder(body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&in); err != nil {
+		return next, fmt.Errorf("the body must be one JSON object: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return next, errors.New("the body must be one JSON object, and there is more")
+	}
+	name, on, other := "on", in.On, in.Paused
+	if which == relay.SwitchLending {
+		name, on, other = "paused", in.Paused, in.On
+	}
+	switch {
+	case on == nil || other != nil:
+		return next, fmt.Errorf("the body must have %q, true or false, and no other switch", name)
+	case in.Recall && (which != relay.SwitchLending || !*on):
+		return next, errors.New(`"recall" goes with {"paused": true} of lending only`)
+	case len(in.Reason) > maxReason:
+		return next, fmt.Errorf("reason has %d bytes, must be at most %d", len(in.Reason), maxReason)
+	}
+	next.On, next.Recall, next.Reason = *on, in.Recall, clean(in.Reason, maxReason)
+	return next, nil
+}
+
+// clean makes text that comes from outside fit for one line of a log: what can't be
+// printed is a question mark, and what is beyond a bound in bytes is cut off.
+func clean(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "")
+	}
+	return text
+}
