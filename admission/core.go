@@ -628,7 +628,7 @@ func (c *Core) ended(ev *Event) {
 	if ev.Cause == CauseUnreachable && en.state == Ready {
 		c.setState(h.engine, Down)
 	}
-	if ev.Flags&FlagElsewhere != 0 && h.first == 0 {
+	if ev.Flags&(FlagElsewhere|FlagUntouched) == FlagElsewhere && h.first == 0 {
 		c.fault(en, ev.Retry)
 	}
 	slot := int32(h.req.Slot())
@@ -656,7 +656,8 @@ func (c *Core) ended(ev *Event) {
 		again = (!c.drain || ev.Flags&FlagKept != 0) && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
 	}
 	if again && !onward {
-		again = q.tries < maxTries && (ev.Flags&FlagUntouched != 0 || ev.Flags&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], en, q))
+		moves := ev.Flags&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], en, q)
+		again = q.tries < maxTries && (moves || ev.Flags&(FlagElsewhere|FlagUntouched) == FlagUntouched)
 		q.tries++
 		if ev.Flags&(FlagElsewhere|FlagReleased) == FlagElsewhere {
 			// A connection broke, perhaps because the request is the death of

@@ -120,7 +120,8 @@ const (
 
 // FlagElsewhere, of an Ended: the engine failed the attempt in a way that says more
 // about the engine than about the request, and nothing of the answer is lost. Another
-// engine may do it.
+// engine may do it. With FlagUntouched it is not the engine's fault: it has not what
+// the request takes.
 const FlagElsewhere = 1 << 5
 
 // Event is what the driver reports. It is flat, so that a ring of recent events

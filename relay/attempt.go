@@ -128,12 +128,12 @@ func (a *attempt) run(ctx context.Context) {
 	}
 	if a.stitch != nil && !same {
 		// An engine has come back as another since the answer was begun.
-		a.refused(wire.UpstreamError("the answer was begun by another model than the engine has"))
+		a.unfit(wire.UpstreamError("the answer was begun by another model than the engine has"))
 		return
 	}
 	if !has {
 		// It has come back without the model.
-		a.refused(wire.EngineUnavailable(0))
+		a.unfit(wire.EngineUnavailable(0))
 		return
 	}
 	a.sinkAdmitted()

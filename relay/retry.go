@@ -47,6 +47,13 @@ func (a *attempt) refused(err *wire.Error) {
 	a.failed(err)
 }
 
+// unfit is an attempt that the engine was not asked for, since it has not, or has no
+// more, what it takes. That is no fault of the engine's.
+func (a *attempt) unfit(err *wire.Error) {
+	a.flags |= admission.FlagUntouched
+	a.refused(err)
+}
+
 // elsewhere tells the core, with the end of an attempt, that another engine may do it.
 func (a *attempt) elsewhere() {
 	if a.fault == faultBroken || a.fault == faultRefused && a.out == 0 {
