@@ -44,11 +44,9 @@ type Limits struct {
 
 // Config of a gateway.
 type Config struct {
-	Limits Limits
-	Auth   *identity.Authenticator
-	Pools  []*relay.Pool
-	// Count tells how many prompt tokens a request has; nil is wire.Estimate.
-	Count   func(*wire.Request) int
+	Limits  Limits
+	Auth    *identity.Authenticator
+	Pools   []*relay.Pool
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	// Tracer begins the spans of requests; nil: none is traced.
@@ -71,9 +69,6 @@ const idleConnection = 2 * time.Minute
 
 // New makes a gateway. It listens to nothing yet.
 func New(cfg Config) *Gateway {
-	if cfg.Count == nil {
-		cfg.Count = func(r *wire.Request) int { return wire.Estimate(r.Content) }
-	}
 	g := &Gateway{cfg: cfg, requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "headgate_http_responses_total", Help: "Answers to clients by route and status; 499 is a client that left before.",
 	}, []string{"route", "status"})}

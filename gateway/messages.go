@@ -34,8 +34,11 @@ func (g *Gateway) messages(w *response, r *http.Request, p *identity.Principal) 
 	}
 	w.header.Set(headerAnthropicID, w.id)
 	m := &messageSink{response: w, answer: anthropic.Answer{
-		ID: "msg_" + strings.TrimPrefix(w.id, "req_"), Model: req.Chat.Model, InputTokens: g.cfg.Count(req.Chat), Thinking: req.Thinking,
+		ID: "msg_" + strings.TrimPrefix(w.id, "req_"), Model: req.Chat.Model, Thinking: req.Thinking,
 	}}
+	if pool, err := g.route(w, r, p, req.Chat); err == nil {
+		m.answer.InputTokens = pool.Estimate(req.Chat)
+	}
 	m.events = anthropic.NewStream(m.answer)
 	if err := g.carry(w, r, p, req.Chat, m); err != nil {
 		if m.failed != nil {
@@ -57,11 +60,12 @@ func (g *Gateway) countTokens(w *response, r *http.Request, p *identity.Principa
 	if err != nil {
 		return err
 	}
-	if _, err := g.route(w, r, p, req.Chat); err != nil {
+	pool, err := g.route(w, r, p, req.Chat)
+	if err != nil {
 		return err
 	}
 	w.header.Set(headerAnthropicID, w.id)
-	if w.Answer(anthropic.AppendCount(nil, g.cfg.Count(req.Chat))) != nil {
+	if w.Answer(anthropic.AppendCount(nil, pool.Estimate(req.Chat))) != nil {
 		return wire.ClientClosed()
 	}
 	return nil

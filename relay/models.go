@@ -26,6 +26,14 @@ func (p *Pool) Match(model string) int {
 	return p.matchLocked(model)
 }
 
+// Estimate is how many tokens a request's prompt is priced with, by what was learned
+// of its model.
+func (p *Pool) Estimate(req *wire.Request) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.price.Estimate(req.Model, req.Content)
+}
+
 // exact is better than every beginning.
 const exact = 1 << 30
 

@@ -152,17 +152,6 @@ func New(cfg Config) *Pool {
 // Name returns the pool's configured name.
 func (p *Pool) Name() string { return p.cfg.Name }
 
-// Serves tells whether the pool answers for a model of that name now.
-func (p *Pool) Serves(model string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.servesLocked(model)
-}
-
-func (p *Pool) servesLocked(model string) bool {
-	return p.matchLocked(model) > 0
-}
-
 // Classes returns the names of the pool's classes, by rank.
 func (p *Pool) Classes() []string {
 	live := p.live()

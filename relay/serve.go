@@ -95,7 +95,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		prompt: p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content)),
 	}
 	line := journal.Event{Kind: journal.Arrived, Mono: int64(r.arrived), Declared: req.Declared}
-	if p.servesLocked(req.Model) {
+	if p.matchLocked(req.Model) > 0 {
 		line.Model = req.Model
 	}
 	if req.Declared {

@@ -58,7 +58,7 @@ func (a *attempt) trace() {
 	r.attempts++
 	p.mu.Lock()
 	kind := string(p.engines[a.admit.Engine].caps.Kind)
-	known := p.servesLocked(call.Request.Model)
+	known := p.matchLocked(call.Request.Model) > 0
 	p.mu.Unlock()
 	operation := operations[call.Request.API]
 	name := operation

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"time"
 
@@ -113,7 +112,7 @@ func (a *attempt) runPiece(ctx context.Context) {
 	a.dispatched = time.Now()
 	p.log(r, &journal.Event{Kind: journal.Dispatched, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, PieceTokens: int64(n)})
 	stream, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
-		API: wire.Completions, Body: a.call.Request.Piece(proj, ids[:n]), ID: fmt.Sprintf("%s-%x", a.call.ID, uint64(a.admit.Hold)), Stream: true, N: 1, Interruptible: true,
+		API: wire.Completions, Body: a.call.Request.Piece(proj, ids[:n]), ID: attemptID(a.call.ID, uint64(a.admit.Hold)), Stream: true, N: 1, Interruptible: true,
 		Traceparent: a.span.Traceparent(),
 	})
 	if err != nil {
