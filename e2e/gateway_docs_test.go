@@ -20,6 +20,7 @@ import (
 var notRun = map[string]string{
 	"make run":  "serves until it is stopped; it is serve --demo, which is run",
 	"make test": "runs this test",
+	"headgate observe report --admin http://127.0.0.1:9090 --pool demo --output table": "wants a pool that observes; cmd/headgate has a test of it",
 }
 
 // block is a fenced block of a page.
