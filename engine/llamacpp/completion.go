@@ -125,13 +125,15 @@ func (a *Adapter) dispatch(ctx context.Context, at *engine.Attempt) (engine.Stre
 	default:
 		return a.Client.Dispatch(ctx, at)
 	}
-	res, err := a.native.stream(ctx, "/completion", at, completion(ids, at.Body), a.watch.Wait)
+	sent := *at
+	sent.Body = completion(ids, at.Body)
+	res, leave, err := a.Open(ctx, "/completion", &sent)
 	if err != nil {
 		return nil, err
 	}
 	s := &answer{
-		adapter: a, ctx: ctx, chat: at.API == wire.Chat, prompt: ids,
-		header: res.Header, body: res.Body, events: sse.NewReader(res.Body, a.native.cfg.MaxEvent),
+		adapter: a, leave: leave, ctx: ctx, chat: at.API == wire.Chat, prompt: ids,
+		header: res.Header, body: res.Body, events: sse.NewReader(res.Body, a.cfg.MaxEvent),
 	}
 	object, prefix := "text_completion", "cmpl-"
 	if s.chat {
@@ -154,6 +156,7 @@ func (a *Adapter) dispatch(ctx context.Context, at *engine.Attempt) (engine.Stre
 // answer is a stream of /completion in the shape of vLLM's completions.
 type answer struct {
 	adapter *Adapter
+	leave   func()          // the client's ledger
 	ctx     context.Context // the attempt's own: tells why a read failed
 	chat    bool
 	head    string  // of every event: id, object, created, model
@@ -371,7 +374,7 @@ func (s *answer) closeLocked(err error) {
 	}
 	s.err = err
 	_ = s.body.Close() // returns once the connection is closed
-	s.adapter.native.leave()
+	s.leave()
 	s.ticket = &release.Ticket{Closed: time.Now(), Answered: true, Seen: s.seen}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"headgate/engine"
 	"headgate/engine/enginetest"
+	"headgate/engine/upstream"
 	"headgate/wire"
 )
 
@@ -155,8 +156,8 @@ func TestCompletionIsToldAsVLLMWould(t *testing.T) {
 			if c := s.Abort(t.Context()); c.By != engine.ByCompletion {
 				t.Errorf("abort after the end: %+v", c)
 			}
-			if a.native.count != (a.Ledger().Count()) {
-				t.Errorf("ledger %+v", a.native.count)
+			if a.Ledger().Count() != (upstream.Count{}) {
+				t.Errorf("ledger %+v", a.Ledger().Count())
 			}
 		})
 	}
@@ -254,8 +255,8 @@ func TestEndsOfCompletions(t *testing.T) {
 			if (last.Err != nil) != (c.want == "EOF") {
 				t.Errorf("last event %+v", last.Chunk)
 			}
-			if a.native.count.Live != 0 {
-				t.Errorf("ledger %+v", a.native.count)
+			if a.Ledger().Count().Live != 0 {
+				t.Errorf("ledger %+v", a.Ledger().Count())
 			}
 		})
 	}
@@ -301,7 +302,7 @@ func TestCompletionThatWaitsIsLeft(t *testing.T) {
 		got <- err
 	}()
 	call := e.Accept(t)
-	if a.native.load(a.Ledger().Count()).Pending != 1 {
+	if a.Ledger().Count().Pending != 1 {
 		t.Error("it is not on the ledger")
 	}
 	cancel()

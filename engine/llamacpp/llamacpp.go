@@ -36,13 +36,13 @@ const (
 // Adapter implements engine.Adapter.
 type Adapter struct {
 	*upstream.Client
-	native *native
-	watch  *release.Watcher
+	cfg   engine.Config
+	watch *release.Watcher
 }
 
 // New makes an adapter from a configuration that was found valid.
 func New(cfg engine.Config) (*Adapter, error) {
-	a := &Adapter{}
+	a := &Adapter{cfg: cfg}
 	a.watch = release.New(release.Config{
 		Sample: a.sample, Min: minPause, Max: maxPause, Grace: cfg.AbortGrace, By: engine.BySlot,
 	})
@@ -51,9 +51,6 @@ func New(cfg engine.Config) (*Adapter, error) {
 		return nil, err
 	}
 	a.Client = client
-	if a.native, err = newNative(cfg); err != nil {
-		return nil, err
-	}
 	return a, nil
 }
 
@@ -63,12 +60,6 @@ func (a *Adapter) Dispatch(ctx context.Context, at *engine.Attempt) (engine.Stre
 		return a.dispatch(ctx, at)
 	}
 	return a.Client.Dispatch(ctx, at)
-}
-
-// Close implements engine.Adapter.
-func (a *Adapter) Close() {
-	a.Client.Close()
-	a.native.close()
 }
 
 // load is what the two documents say together; -1: they do not.
@@ -98,7 +89,7 @@ func (l load) waiting() int {
 // 403. Then its part is -1.
 func (a *Adapter) scrape(ctx context.Context, withMetrics bool) (load, release.Sample, error) {
 	l := load{slots: slots{kvUsed: -1}, metrics: noMetrics}
-	count := a.native.load(a.Ledger().Count())
+	count := a.Ledger().Count()
 	s := release.Sample{
 		Asked: time.Now(), Fresh: true, Progress: -1, Live: count.Live, Pending: count.Pending,
 	}

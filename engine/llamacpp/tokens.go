@@ -77,7 +77,7 @@ func alone(v gjson.Result) gjson.Result {
 
 // ask posts a question and returns the answer. A refusal is an errUntold.
 func (a *Adapter) ask(ctx context.Context, path string, body []byte) ([]byte, error) {
-	reply, err := a.Post(ctx, path, body, a.native.cfg.MaxAnswer)
+	reply, err := a.Post(ctx, path, body, a.cfg.MaxAnswer)
 	if err != nil {
 		return nil, err
 	}

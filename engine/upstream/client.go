@@ -151,6 +151,25 @@ func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream
 	if path == "" {
 		return nil, fmt.Errorf("dispatch: api %d: allowed are chat, completions and embeddings", a.API)
 	}
+	res, place, cut, err := c.open(ctx, path, a)
+	if err != nil {
+		return nil, err
+	}
+	return newStream(ctx, c, a, res, place, cut), nil
+}
+
+// Open sends an attempt to a path of the engine's own and returns its answer, for an
+// adapter that reads that itself. It is in the ledger until leave is called.
+func (c *Client) Open(ctx context.Context, path string, a *engine.Attempt) (res *http.Response, leave func(), err error) {
+	res, place, cut, err := c.open(ctx, path, a)
+	if err != nil {
+		return nil, nil, err
+	}
+	return res, func() { place.leave(); cut() }, nil
+}
+
+// open sends an attempt and enters it into the ledger. cut ends its request.
+func (c *Client) open(ctx context.Context, path string, a *engine.Attempt) (*http.Response, entry, func(), error) {
 	run, cut := ctx, context.CancelFunc(func() {})
 	if c.hooks.End != nil {
 		run, cut = context.WithCancel(context.WithoutCancel(ctx))
@@ -162,7 +181,7 @@ func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream
 	req, err := c.request(traced, http.MethodPost, path, bytes.NewReader(a.Body))
 	if err != nil {
 		cut()
-		return nil, fmt.Errorf("dispatch: %w", err)
+		return nil, entry{}, nil, fmt.Errorf("dispatch: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
@@ -191,20 +210,20 @@ func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream
 		err = fmt.Errorf("dispatch to %s: %w", c.root.Host, err)
 		if !sent.Load() {
 			cut()
-			return nil, err
+			return nil, place, nil, err
 		}
 		end := c.end(a, &release.Ticket{}, func() { cut(); <-left })
-		return nil, &engine.Unanswered{Err: err, Confirm: func(ctx context.Context) engine.Confirmation {
+		return nil, place, nil, &engine.Unanswered{Err: err, Confirm: func(ctx context.Context) engine.Confirmation {
 			return end.confirm(ctx, c)
 		}}
 	}
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		defer cut()
 		place.leave()
-		return nil, c.refusal(res)
+		return nil, place, nil, c.refusal(res)
 	}
 	place.answered()
-	return newStream(ctx, c, a, res, place, cut), nil
+	return res, place, cut, nil
 }
 
 // refusal reads what there is of an error's body. An engine may quote the key
