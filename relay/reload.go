@@ -219,10 +219,11 @@ var errNoEngine = errors.New("no engine has answered yet")
 
 // tableLocked makes the table of settings for those engines that are open.
 func (p *Pool) tableLocked(s *settings, open func(i int) bool) (*admission.Table, error) {
-	if !slices.ContainsFunc(indices(len(s.Engines)), open) {
+	specs := p.specsLocked(s, open)
+	if !slices.ContainsFunc(specs, func(e admission.EngineSpec) bool { return !e.Closed }) {
 		return nil, errNoEngine
 	}
-	t, err := s.Resolve(p.specsLocked(s, open))
+	t, err := s.Resolve(specs)
 	if err != nil {
 		return nil, err
 	}
@@ -235,12 +236,4 @@ func (p *Pool) tableLocked(s *settings, open func(i int) bool) (*admission.Table
 	}
 	t.Classes = classes
 	return t, nil
-}
-
-func indices(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
 }
