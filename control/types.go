@@ -116,7 +116,7 @@ type Report struct {
 	Rev     uint64         `json:"revision"`
 	Engines []EngineReport `json:"engines"`
 	Classes []ClassReport  `json:"classes"`
-	// Residual is for how long at most what runs now may go on.
+	// Residual is for how long at most what it has admitted, or may admit, goes on.
 	Residual time.Duration `json:"residual_ns"`
 }
 
@@ -125,7 +125,10 @@ type EngineReport struct {
 	Engine string `json:"engine"`
 	Total  Amount `json:"total"` // as the engine says; zero: not known
 	Used   Amount `json:"used"`
-	Down   bool   `json:"down,omitempty"`
+	// Low and High are the least and the most that it had since its previous report.
+	Low  Amount `json:"low"`
+	High Amount `json:"high"`
+	Down bool   `json:"down,omitempty"`
 	// Gauge is what the engine says that it runs, of everybody; -1 is not told. It was
 	// asked for GaugeAge ago. GaugeSeq numbers the samples; 0 is none.
 	Gauge    Amount        `json:"gauge"`
