@@ -49,7 +49,7 @@ func (h *Holder) Take(now Time, g *Grant) error {
 		return fmt.Errorf("grant %d of pool %s is for %s/%s, not for %s/%s of pool %s", g.Rev, g.Pool, g.Replica, g.Boot, h.id.Replica, h.id.Boot, h.pool)
 	case g.Epoch < h.epoch:
 		return fmt.Errorf("grant %d is of epoch %d, and epoch %d was seen", g.Rev, g.Epoch, h.epoch)
-	case g.Rev <= h.rev:
+	case g.Epoch == h.epoch && g.Rev <= h.rev:
 		return fmt.Errorf("grant %d is not newer than grant %d", g.Rev, h.rev)
 	case h.lease == 0 || g.Lease != h.lease:
 		return fmt.Errorf("grant %d is of lease %x, not of lease %x", g.Rev, g.Lease, h.lease)
