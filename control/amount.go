@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"headgate/admission"
 )
@@ -61,3 +62,5 @@ func fill(dst []int64, claims []int64, total int64) (got []int64) {
 	}
 	return got
 }
+
+func duration(t Time) time.Duration { return time.Duration(t) }
