@@ -69,3 +69,11 @@ func (h *Holder) Grant(now Time) (g *Grant, until Time, ok bool) {
 
 // Lease returns the present lease, 0 without one, and until when it surely lasts.
 func (h *Holder) Lease() (lease int64, until Time) { return h.lease, h.until }
+
+// Report says in a report whose it is, and which grant it acknowledges.
+func (h *Holder) Report(r *Report) {
+	r.Pool, r.ID, r.Lease = h.pool, h.id, h.lease
+	if h.grant != nil && h.grant.Lease == h.lease {
+		r.Epoch, r.Rev = h.epoch, h.rev
+	}
+}

@@ -75,3 +75,17 @@ func (r *Report) Fill(t *admission.Table, d *admission.Demands) {
 	}
 	r.Residual = duration(d.Residual)
 }
+
+// PoolOf is the pool that a table is of, shared between so many replicas at most.
+func PoolOf(name string, base *admission.Table, replicas int) *Pool {
+	p := &Pool{Name: name, Replicas: replicas}
+	for i := range base.Engines {
+		e := &base.Engines[i]
+		p.Engines = append(p.Engines, Engine{Name: e.Name, Total: admission.Of(e.Slots, e.KV)})
+	}
+	for i := range base.Classes {
+		c := &base.Classes[i]
+		p.Classes = append(p.Classes, Class{Name: c.Name, Floor: c.Floor, Unlent: c.Unlent, Ceiling: c.Ceiling, Windowed: c.Window > 0})
+	}
+	return p
+}
