@@ -313,7 +313,7 @@ func (c *Core) unending(cl *class, en *engine, q *request, f *fitting) bool {
 	if !q.whole || cl.spec.Mode != ReclaimNow {
 		return false
 	}
-	each := en.timing.tokenTime(en.used[Slots] + int64(q.n))
+	each := en.timing.tokenTime(c.running(en) + int64(q.n))
 	return each == 0 || en.timing.prefillTime(q.work(en))+Time(f.expect)*each > Time(cl.spec.Grace)
 }
 
@@ -488,7 +488,7 @@ func (c *Core) free(i int32) {
 func (c *Core) rest(k Class) {
 	cl := &c.classes[k]
 	c.redue(cl)
-	if cl.queue.n > 0 || cl.used != (Amount{}) || cl.idleSince != Never {
+	if cl.queue.n > 0 || cl.used != (Amount{}) || cl.idleSince != Never || c.others(k).there() {
 		return
 	}
 	c.forgive(k)

@@ -24,12 +24,13 @@ type Core struct {
 	working int // engines that count
 
 	share    share
-	whole    Amount // of all open engines, ready or not
-	envelope Amount // of the engines that count, and what still runs on the others
-	foreign  Amount // summed over engines, with what is withheld
-	used     Amount // summed over classes
-	promised Amount // sum over classes of max(used, hold)
-	kept     Amount // sum over classes of max(used, unlent)
+	away     Elsewhere // what others do on the shared engines
+	whole    Amount    // of all open engines, ready or not
+	envelope Amount    // of the engines that count, and what still runs on the others
+	foreign  Amount    // summed over engines, with what is withheld
+	used     Amount    // summed over classes
+	promised Amount    // sum over classes of max(used, hold)
+	kept     Amount    // sum over classes of max(used, unlent)
 
 	requests []request
 	holds    []hold
@@ -67,6 +68,7 @@ type Core struct {
 
 // class is one class's state.
 type class struct {
+	id   Class
 	spec ClassSpec
 	// floor is what is owed now: all of the configured one, or nothing while a
 	// window's service is not due.
@@ -265,6 +267,8 @@ func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
 		c.apply(ev.Table)
 	case Renew:
 		c.renew(ev.Until)
+	case Told:
+		c.told(ev.Elsewhere)
 	case Tick:
 	default:
 		panic(fmt.Sprintf("admission: event of unknown kind %d", ev.Kind))
@@ -392,7 +396,7 @@ func (c *Core) apply(t *Table) {
 	for k, spec := range t.Classes {
 		if k == len(c.classes) {
 			c.classes = append(c.classes, class{
-				open: true, idleSince: c.now, loanHead: none, loanTail: none, coolest: none, warmest: none, queue: newQueue(),
+				id: Class(k), open: true, idleSince: c.now, loanHead: none, loanTail: none, coolest: none, warmest: none, queue: newQueue(),
 			})
 			c.classes[k].peak.init(spec.peakWindow(0), c.now)
 		}
@@ -640,7 +644,7 @@ func (c *Core) ended(ev *Event) {
 	}
 	if ev.Cause == CauseFinished && !warmed {
 		c.learnLength(h)
-		en.learnPace(h, c.now)
+		c.learnPace(en, h)
 		c.learned++
 		c.keepWarm(h)
 	}

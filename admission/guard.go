@@ -34,7 +34,7 @@ func (cl *class) protected() bool { return cl.spec.Objective.First > 0 || cl.spe
 
 // active tells whether a class's requests are there or to be expected.
 func (c *Core) active(cl *class) bool {
-	return cl.queue.n > 0 || cl.used != (Amount{}) || !c.quiet(cl)
+	return cl.queue.n > 0 || cl.used != (Amount{}) || c.others(cl.id).there() || !c.quiet(cl)
 }
 
 // stalls tells whether a start of q, of class k, on engine en would hold up a
@@ -95,7 +95,7 @@ func (c *Core) whyStalls(k Class, en *engine, q *request) string {
 // beside n sequences more.
 func (c *Core) paces(p *class, en *engine, n int64) bool {
 	limit := Time(p.spec.Objective.Token)
-	return limit == 0 || p.used[Slots] == 0 || en.timing.tokenTime(en.used[Slots]+n) <= limit
+	return limit == 0 || p.used[Slots]+c.others(p.id).Used[Slots] == 0 || en.timing.tokenTime(c.running(en)+n) <= limit
 }
 
 // stalled returns for how long starts of lower classes than p will still hold up
@@ -116,6 +116,10 @@ func (c *Core) stalled(p *class, j Class, en *engine) (ahead, bear Time, waits b
 			waits, oldest = true, min(oldest, c.requests[h.req.Slot()].arrived)
 			own += en.timing.prefillTime(h.prompt - h.cached)
 		}
+	}
+	if o := c.others(j); o.Pending != 0 {
+		waits, oldest = true, min(oldest, o.Pending)
+		own += en.timing.prefillTime(p.usualPrompt)*Time(o.Waiting) + en.timing.prefills(o.at(en.id))
 	}
 	if !waits {
 		own = en.timing.prefillTime(p.usualPrompt)
@@ -146,12 +150,17 @@ func (c *Core) mayStall(stall Time) bool {
 
 // stall notes that a start holds an engine up while a protected class is active.
 func (c *Core) stall(k Class, en *engine, h *hold) {
+	c.stallFor(k, en, h.prompt-h.cached)
+}
+
+// stallFor is stall for a start that has n tokens computed.
+func (c *Core) stallFor(k Class, en *engine, n int32) {
 	if c.stallShare == 0 {
 		return
 	}
 	for j := range eachClass(c.guarded & (bit(k) - 1)) {
 		if p := &c.classes[j]; c.active(p) {
-			c.stallSum, c.stallAt = c.stallsOfLate()+en.timing.prefillTime(h.prompt-h.cached), c.now
+			c.stallSum, c.stallAt = c.stallsOfLate()+en.timing.prefillTime(n), c.now
 			return
 		}
 	}

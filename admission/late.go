@@ -54,7 +54,7 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 			if m := cl.lengths.middle; m > 0 {
 				expect = min(expect, m)
 			}
-			whole = age + start + Time(expect)*en.timing.tokenTime(en.used[Slots]) - limit
+			whole = age + start + Time(expect)*en.timing.tokenTime(c.running(en)) - limit
 		}
 		if age+start <= Time(cl.spec.Objective.First) && whole <= 0 {
 			return false

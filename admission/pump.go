@@ -70,7 +70,7 @@ const guardEvery = Time(250e6)
 // lending is paused, and a class does not borrow past an earlier one that waits for
 // the same idle capacity.
 func (c *Core) mayBorrow(k Class) bool {
-	return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 && !c.pause
+	return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 && !c.pause && !c.barred()
 }
 
 // seek looks for a place for the first request of class k. Demand within the
@@ -79,7 +79,7 @@ func (c *Core) mayBorrow(k Class) bool {
 func (c *Core) seek(k Class, slot int32) fitting {
 	cl := &c.classes[k]
 	f := c.fit(cl, &c.requests[slot])
-	if (f.refusal == refusedFull || f.refusal == refusedHeld) && f.within && !c.soon(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
+	if (f.refusal == refusedFull || f.refusal == refusedHeld || f.refusal == refusedShare) && f.within && !c.soon(cl, &c.requests[slot]) && !c.asksAny(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
 		f = c.fit(cl, &c.requests[slot])
 	}
 	return f
@@ -98,7 +98,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			if f.within && cl.recall.open {
 				c.stay(cl, &f)
 			}
-			if f.refusal == refusedShare {
+			if f.refusal == refusedShare && !f.within {
 				c.share.beyond |= bit(k)
 			}
 			if next, g := c.passer(k, &f, borrow); next != none {

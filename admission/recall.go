@@ -35,11 +35,7 @@ func (c *Core) recallFor(k Class, slot int32, want Amount) bool {
 	}
 	changed := cl.open && cl.spec.Window == 0
 	if changed {
-		c.thrashed(cl)
-		cl.open = false
-		c.refresh(k)
-		c.wake(c.looks(cl))
-		c.emit(Effect{Op: Stage, Cause: CauseLendingClosed, Class: k})
+		c.shut(k)
 	}
 	r := &cl.recall
 	if c.loans == 0 || r.open && r.upTo == c.loanSeq {
@@ -61,6 +57,16 @@ func (c *Core) recallFor(k Class, slot int32, want Amount) bool {
 		c.emit(Effect{Op: Stage, Cause: stage, Class: k, For: r.request, Seq: r.seq})
 	}
 	return changed
+}
+
+// shut closes a class's lending.
+func (c *Core) shut(k Class) {
+	cl := &c.classes[k]
+	c.thrashed(cl)
+	cl.open = false
+	c.refresh(k)
+	c.wake(c.looks(cl))
+	c.emit(Effect{Op: Stage, Cause: CauseLendingClosed, Class: k})
 }
 
 // serveRecall notes the admission of the request that opened a recall.
@@ -221,7 +227,7 @@ func (c *Core) haunt(h *hold) {
 // residual is twice the time that a hold's attempt could still run.
 func (c *Core) residual(h *hold) Time {
 	left := Time(max(h.limit-h.out/h.n, 0))
-	return max(2*left*c.engines[h.engine].tokenTime(), minResidual)
+	return max(2*left*c.tokenTime(&c.engines[h.engine]), minResidual)
 }
 
 // lasts is for how long a hold keeps its capacity at most.

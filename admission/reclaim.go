@@ -26,6 +26,9 @@ func (c *Core) reclaimFor(k Class, slot int32) (together bool) {
 			return false
 		}
 	}
+	if c.asksAny(&c.classes[k], &c.requests[slot]) {
+		return false
+	}
 	if !c.mayReclaim() {
 		return false
 	}

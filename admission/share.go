@@ -28,6 +28,8 @@ type share struct {
 	recall  bool   // what is used beyond it is wanted
 	stirred bool   // something has changed since the last look at who is short
 	fell    bool   // what is used beyond it has become less
+	pending uint64 // classes of which a request had no first token when last told of
+	starts  int    // how many were starting then
 	short   uint64 // classes that were told to be short
 	beyond  uint64 // classes whose head needs more than there is of any engine
 }
@@ -245,6 +247,15 @@ func (c *Core) tell() {
 			cl.told = now
 		}
 	}
+	pending, starts := c.waiting&c.guarded, 0
+	for e := range c.engines {
+		for _, i := range c.engines[e].starting {
+			starts++
+			pending |= bit(c.holds[i].class) & c.guarded
+		}
+	}
+	news = news || pending != s.pending || starts != s.starts
+	s.pending, s.starts = pending, starts
 	if news {
 		c.emit(Effect{Op: Demand})
 	}
@@ -323,6 +334,25 @@ type ClassDemand struct {
 	Waited Time
 	// Since New: requests admitted, each attempt counted, and refused.
 	Admitted, Rejected uint64
+	Away               AwayDemand
+}
+
+// AwayDemand is what the other cores have to know of a class, see Elsewhere. Ages are
+// negative where there is nothing.
+type AwayDemand struct {
+	Offered uint64
+	Prompt  int32
+	Within  bool          // Short, and within the floor
+	Pending Time          // age
+	Pressed Time          // age
+	Starts  []StartDemand // by engine
+}
+
+// StartDemand is Starts, with the age of the first.
+type StartDemand struct {
+	N      int
+	Tokens int64
+	Age    Time
 }
 
 // Demands fills d, whose memory it reuses. It changes nothing.
@@ -333,16 +363,37 @@ func (c *Core) Demands(d *Demands) {
 	}
 	for k := range c.classes {
 		cl, v := &c.classes[k], &d.Classes[k]
-		used := resize(v.Used, len(c.engines))
+		used, starts := resize(v.Used, len(c.engines)), resize(v.Away.Starts, len(c.engines))
 		clear(used)
+		clear(starts)
 		*v = ClassDemand{Used: used, Hold: cl.hold, Waiting: cl.queue.n, Admitted: cl.counts.Admitted}
+		v.Away = AwayDemand{Offered: cl.counts.Offered, Prompt: cl.usualPrompt, Pending: -1, Pressed: -1, Starts: starts}
+		if cl.pressed != 0 {
+			v.Away.Pressed = c.now - cl.pressed
+		}
 		for _, n := range cl.counts.Rejected {
 			v.Rejected += n
 		}
 		if i := cl.queue.head; i != none {
-			v.Head = c.fit(cl, &c.requests[i]).amount
+			f := c.fit(cl, &c.requests[i])
+			v.Head = f.amount
 			v.Short = c.share.on && c.isShort(cl)
+			v.Away.Within = v.Short && f.within
+			v.Away.Pending = c.now - c.requests[i].arrived
 			v.Waited = c.now - c.requests[cl.queue.longest].waits
+		}
+	}
+	for e := range c.engines {
+		for _, i := range c.engines[e].starting {
+			h := &c.holds[i]
+			v := &d.Classes[h.class].Away
+			s := &v.Starts[e]
+			s.N++
+			s.Tokens += int64(h.prompt - h.cached)
+			s.Age = max(s.Age, c.now-max(h.admitted, h.scheduled))
+			if h.req != 0 {
+				v.Pending = max(v.Pending, c.now-c.requests[h.req.Slot()].arrived)
+			}
 		}
 	}
 	for i := range c.holds {

@@ -168,7 +168,7 @@ func (c *Core) Snapshot() *Snapshot {
 			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), IdleAfter: cl.idleAfter(), Warm: cl.warm,
 		}
 		if cl.spec.Window > 0 {
-			v.Owed, v.Due = cl.debtAt(c.now), cl.owed.due
+			v.Owed, v.Due = c.debtAt(cl, c.now), cl.owed.due
 		}
 		for i := cl.queue.longest; i != none; i = c.requests[i].later {
 			if c.requests[i].late {

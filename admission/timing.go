@@ -95,8 +95,8 @@ func (q *request) work(en *engine) int32 {
 
 // tokenTime is the time per output token at present, and while that is unknown
 // one that is on the slow side.
-func (en *engine) tokenTime() Time {
-	if t := en.timing.tokenTime(en.used[Slots]); t != 0 {
+func (c *Core) tokenTime(en *engine) Time {
+	if t := en.timing.tokenTime(c.running(en)); t != 0 {
 		return t
 	}
 	return defaultPerToken
@@ -107,6 +107,9 @@ func (c *Core) starts(i int32) {
 	h := &c.holds[i]
 	en := &c.engines[h.engine]
 	h.alone = len(en.starting) == 0
+	for k := range c.away.Classes {
+		h.alone = h.alone && c.others(Class(k)).at(en.id).N == 0
+	}
 	for _, j := range en.starting {
 		c.holds[j].alone = false
 	}
@@ -153,13 +156,13 @@ const (
 // learnPace learns the engine's time per output token from a finished hold, of
 // which it was seen how fast it went: an answer that was reported in one piece
 // tells nothing.
-func (en *engine) learnPace(h *hold, now Time) {
+func (c *Core) learnPace(en *engine, h *hold) {
 	n := (h.out - h.firstOut) / h.n
 	if h.first == 0 || n < minPaceTokens {
 		return
 	}
-	each := min((now-h.first)/Time(n), maxPerToken)
-	v := &en.timing.perTok[min(bits.Len64(uint64(en.used[Slots])), len(en.timing.perTok)-1)]
+	each := min((c.now-h.first)/Time(n), maxPerToken)
+	v := &en.timing.perTok[min(bits.Len64(uint64(c.running(en))), len(en.timing.perTok)-1)]
 	if *v == 0 {
 		*v = each
 	} else {
@@ -177,6 +180,11 @@ func (c *Core) ahead(en *engine, from Class) Time {
 			done = max(done, h.admitted, h.scheduled) + en.timing.prefillTime(h.prompt-h.cached)
 		}
 	}
+	for k := int(from); k < len(c.away.Classes); k++ {
+		if s := c.others(Class(k)).at(en.id); s.N > 0 {
+			done = max(done, s.Since) + en.timing.prefills(s)
+		}
+	}
 	return max(0, done-c.now)
 }
 
@@ -184,7 +192,7 @@ func (c *Core) ahead(en *engine, from Class) Time {
 // what ahead says of its engine.
 func (c *Core) ends(h *hold, ahead Time) Time {
 	en := &c.engines[h.engine]
-	each := en.timing.tokenTime(en.used[Slots])
+	each := en.timing.tokenTime(c.running(en))
 	if each == 0 {
 		return Never
 	}

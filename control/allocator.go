@@ -26,6 +26,9 @@ type Allocator struct {
 	nHandoff uint64
 	echoed   uint64 // whoever's grant is not later gets a new one, see life.echo
 	shared   Time   // when what nobody wants was last shared anew
+	news     bool   // replicas have something to be told of each other
+	told     Time   // when they last were, by the shell's clock
+	nStatus  uint64
 
 	fx []Effect
 	t  target // scratch and result of the last decision
@@ -114,6 +117,9 @@ type classAt struct {
 	active  bool
 	slack   Time
 	pressed bool // it waits, or has refused somebody since the report before
+	away    Away
+	said    Time   // when it was
+	shown   Amount // of the floor, as replicas were told
 }
 
 // handoff is one that is open.
@@ -167,6 +173,7 @@ func (a *Allocator) Step(now Time, ev *Event, fx []Effect) []Effect {
 		}
 		a.bury()
 		a.decide()
+		a.tell()
 	}
 	fx, a.fx = a.fx, nil
 	return fx
@@ -176,7 +183,13 @@ func (a *Allocator) Step(now Time, ev *Event, fx []Effect) []Effect {
 const every = Time(1e9)
 
 // Next is when to step at the latest.
-func (a *Allocator) Next() (Time, bool) { return a.last + every, true }
+func (a *Allocator) Next() (Time, bool) {
+	at := a.last + every
+	if a.news {
+		at = min(at, max(a.told+a.tellEvery(), a.last))
+	}
+	return at, true
+}
 
 // clock advances the allocator's time. A leader that was stopped, or whose clock
 // jumped, does not know what happened meanwhile, so what waits for a time to pass
@@ -434,6 +447,8 @@ func (a *Allocator) reportClass(l *life, r *Report, c *ClassReport) {
 		return
 	}
 	at := &l.classes[k]
+	total := at.total
+	a.news = a.news || at.waiting != c.Waiting
 	at.total = Amount{}
 	clear(at.used)
 	for i := range c.Used {
@@ -452,6 +467,9 @@ func (a *Allocator) reportClass(l *life, r *Report, c *ClassReport) {
 	at.pressed = c.Waiting > 0 && c.Short || c.Rejected > at.rejected
 	at.hold, at.waiting, at.head, at.short = c.Hold, c.Waiting, c.Head, c.Short && c.Waiting > 0
 	at.since = a.now - Time(max(c.Waited, 0))
+	a.news = a.news || at.away.Offered != c.Away.Offered || !slices.EqualFunc(at.away.Starts, c.Away.Starts, func(x, y Starts) bool { return x.N == y.N && x.Tokens == y.Tokens }) ||
+		(at.away.Pending < 0) != (c.Away.Pending < 0) || at.away.Within != c.Away.Within || total != at.total
+	at.away, at.said = c.Away, a.now
 	at.admitted, at.rejected = c.Admitted, c.Rejected
 }
 

@@ -44,7 +44,6 @@ func Share(base *admission.Table, g *Grant, until Time, ok bool) *admission.Tabl
 		}
 		for j := range g.Classes {
 			if p := &g.Classes[j]; p.Class == c.Name {
-				c.Floor = least(p.Floor, c.Ceiling)
 				c.Unlent = least(p.Unlent, c.Floor)
 			}
 		}
@@ -71,6 +70,12 @@ func (r *Report) Fill(t *admission.Table, d *admission.Demands) {
 		r.Classes[k] = ClassReport{
 			Class: t.Classes[k].Name, Used: slices.Clone(c.Used), Hold: c.Hold, Waiting: c.Waiting, Head: c.Head, Short: c.Short,
 			Waited: duration(c.Waited), Admitted: c.Admitted, Rejected: c.Rejected,
+			Away: Away{
+				Offered: c.Away.Offered, Prompt: c.Away.Prompt, Within: c.Away.Within, Pending: duration(c.Away.Pending), Pressed: duration(c.Away.Pressed),
+			},
+		}
+		for _, s := range c.Away.Starts {
+			r.Classes[k].Away.Starts = append(r.Classes[k].Away.Starts, Starts{N: s.N, Tokens: s.Tokens, Age: duration(s.Age)})
 		}
 	}
 	r.Residual = duration(d.Residual)

@@ -42,7 +42,9 @@ type target struct {
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
 	cap       []Amount   // what is left, by account
 	idle      []Amount   // of it, what nobody uses or has been given here, by account
+	floors    []Amount   // what is owed now, by class
 	left      []Amount   // of the floors, by class
+	bars      [][]bool   // by class: its first request waits within the floor
 	ceiling   []int      // the account of a class, -1
 	asks      []asking   // by life
 	cut       []bool     // by life: what it borrows is wanted by one who has to borrow too
@@ -105,7 +107,8 @@ func (a *Allocator) aim() {
 	n, m, nk, ne := len(t.lives), len(a.accounts), len(a.pool.Classes), len(a.pool.Engines)
 	t.use, t.must, t.want = grown(t.use, n, m), grown(t.must, n, m), grown(t.want, n, m)
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, ne), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
-	t.cap, t.idle, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.left, nk), zeroed(t.ceiling, nk)
+	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
+	t.bars = grown(t.bars, n, nk)
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
 		t.asks[i].class = -1
@@ -137,6 +140,7 @@ func (a *Allocator) aim() {
 			}
 		}
 	}
+	a.owe()
 	for k := range a.pool.Classes {
 		a.usedWithin(k)
 	}
@@ -195,23 +199,42 @@ func (t *target) split(claims []Amount, total Amount) {
 	}
 }
 
-// floor is what of a class's floor is owed now.
-func (a *Allocator) floor(k int) Amount {
-	c := &a.pool.Classes[k]
-	if !c.Windowed {
-		return c.Floor
+// owe derives what is owed to each class now, as the cores do it: what is due of a
+// window comes out of the others' floors, of those of the last class first, and never
+// out of what is never lent.
+func (a *Allocator) owe() {
+	t := &a.t
+	var over Amount
+	for c := range a.accounts {
+		if a.accounts[c].engine >= 0 {
+			over = minus(over, a.accounts[c].total)
+		}
 	}
-	var due Amount
-	for _, l := range a.t.lives {
-		due = plus(due, l.classes[k].hold)
+	for k := range a.pool.Classes {
+		c := &a.pool.Classes[k]
+		if t.floors[k] = c.Floor; c.Windowed {
+			var due Amount
+			for _, l := range t.lives {
+				due = plus(due, l.classes[k].hold)
+			}
+			t.floors[k] = least(due, c.Floor)
+		}
+		over = plus(over, t.floors[k])
 	}
-	return least(due, c.Floor)
+	for k := len(a.pool.Classes) - 1; k >= 0; k-- {
+		c := &a.pool.Classes[k]
+		if c.Windowed {
+			continue
+		}
+		cut := most(least(over, minus(t.floors[k], c.Unlent)), Amount{})
+		t.floors[k], over = minus(t.floors[k], cut), minus(over, cut)
+	}
 }
 
 // usedWithin is 2: what class k uses within its floor.
 func (a *Allocator) usedWithin(k int) {
 	t := &a.t
-	floor := a.floor(k)
+	floor := t.floors[k]
 	n := int64(len(t.lives))
 	own, rest := make([]Amount, n), make([]Amount, n)
 	left := floor
@@ -297,7 +320,11 @@ func (a *Allocator) waitsWithin(k int) {
 		again = false
 		for _, i := range t.waiting(k) {
 			unit := t.lives[i].classes[k].head
-			if unit[0] < 1 || !within(unit, t.left[k]) || a.place(i, k, unit) < 0 {
+			if unit[0] < 1 || !within(unit, t.left[k]) {
+				continue
+			}
+			t.bars[i][k] = true
+			if a.place(i, k, unit) < 0 {
 				continue
 			}
 			t.left[k] = minus(t.left[k], unit)
@@ -383,7 +410,9 @@ func (a *Allocator) keeps(k int) {
 }
 
 // lends is 5: what class k uses beyond its floor. What a replica keeps for another
-// class of its own and does not use is the first that its loans have.
+// class of its own and does not use is the first that its loans have. Where not all
+// have room, whoever borrows most has none first: requests can't be divided, so that
+// to cut everybody a little would end one of everybody's.
 func (a *Allocator) lends(k int) {
 	t := &a.t
 	claims := make([]Amount, len(t.lives))
@@ -398,13 +427,18 @@ func (a *Allocator) lends(k int) {
 				claims[i] = least(claims[i], most(t.room(i, c), Amount{}))
 			}
 		}
-		before := slices.Clone(claims)
-		t.split(claims, room)
+		t.order = t.order[:0]
 		for i := range t.lives {
-			if claims[i] != before[i] {
-				t.short[i] = true
-			}
-			a.takeFor(i, k, e, claims[i])
+			t.order = append(t.order, i)
+		}
+		slices.SortStableFunc(t.order, func(x, y int) int {
+			return cmp.Or(cmp.Compare(claims[x][0], claims[y][0]), cmp.Compare(claims[x][1], claims[y][1]))
+		})
+		for _, i := range t.order {
+			give := least(claims[i], room)
+			t.short[i] = t.short[i] || give != claims[i]
+			room = minus(room, give)
+			a.takeFor(i, k, e, give)
 		}
 	}
 }

@@ -156,6 +156,52 @@ type ClassReport struct {
 	// Since the replica started, so that a lost report loses nothing.
 	Admitted uint64 `json:"admitted"`
 	Rejected uint64 `json:"rejected"`
+	Away     Away   `json:"away"`
+}
+
+// Away is what the other replicas' cores have to know of a class at one replica. Ages
+// are of when it was said, negative where there is nothing.
+type Away struct {
+	Offered uint64        `json:"offered"` // requests since the replica started
+	Prompt  int32         `json:"prompt_tokens,omitempty"`
+	Within  bool          `json:"within,omitempty"` // its head is short within the floor
+	Pending time.Duration `json:"pending_ns"`       // the oldest request without a first token
+	Pressed time.Duration `json:"pressed_ns"`       // since demand did not fit
+	Starts  []Starts      `json:"starts,omitempty"` // by engine
+}
+
+// Starts are requests that an engine has and that have no token yet, the tokens of
+// their prompts, and the age of the first.
+type Starts struct {
+	N      int           `json:"n"`
+	Tokens int64         `json:"tokens"`
+	Age    time.Duration `json:"age_ns"`
+}
+
+// Status is what all replicas are told of each other. It allows nothing; it is for
+// what their cores can't see, see admission.Elsewhere.
+type Status struct {
+	Pool    string         `json:"pool"`
+	Epoch   uint64         `json:"epoch"`
+	Seq     uint64         `json:"seq"`
+	Engines []EngineStatus `json:"engines"`
+	Classes []ClassStatus  `json:"classes"`
+}
+
+// EngineStatus is what nobody uses of an engine.
+type EngineStatus struct {
+	Engine string `json:"engine"`
+	Idle   Amount `json:"idle"`
+}
+
+// ClassStatus is a class at one replica that has had requests of it.
+type ClassStatus struct {
+	ID
+	Class     string   `json:"class"`
+	Used      []Amount `json:"used"` // by engine
+	Waiting   int      `json:"waiting,omitempty"`
+	Protected Amount   `json:"protected"` // of the floor
+	Away
 }
 
 // Kind of an Event.
@@ -201,6 +247,8 @@ const (
 	Remove
 	// Note a stage of a handoff: Handoff.
 	Note
+	// Tell all replicas: Status. Of several the last is enough.
+	Tell
 )
 
 // Effect is what the allocator wants done.
@@ -209,6 +257,7 @@ type Effect struct {
 	Grant   *Grant
 	ID      ID
 	Handoff Handoff
+	Status  *Status
 }
 
 // Stage of a handoff.

@@ -78,16 +78,18 @@ type fleet struct {
 	idle  time.Duration
 }
 
-// letter is a report to the allocator, or a grant to a replica.
+// letter is a report to the allocator, or a grant or status to a replica.
 type letter struct {
 	at     time.Duration
 	report *control.Report
 	grant  *control.Grant
+	status *control.Status
 	to     int
 }
 
 // member is what a gateway is in a fleet.
 type member struct {
+	id     control.ID
 	holder *control.Holder
 	table  *admission.Table // in force
 	took   time.Duration    // when its grant was
@@ -130,7 +132,7 @@ func (r *runner) found(requests []trace.Entry) error {
 	r.fleet = f
 	for n := range f.Replicas {
 		id := control.ID{Replica: fmt.Sprintf("gateway-%d", n+1), Boot: "1"}
-		m := &member{holder: control.NewHolder(pool.Name, id, 0)}
+		m := &member{id: id, holder: control.NewHolder(pool.Name, id, 0)}
 		m.holder.Leased(int64(n+1), 0, lease)
 		m.table = control.Share(r.arm.Table, nil, 0, false)
 		g := newGate(m.table, len(requests)+1)
@@ -145,6 +147,9 @@ func (r *runner) found(requests []trace.Entry) error {
 		l := f.post[0]
 		f.post = f.post[1:]
 		g := r.gates[l.to]
+		if l.grant == nil {
+			continue
+		}
 		if err := r.adopt(g, l.grant); err != nil {
 			return err
 		}
@@ -178,8 +183,13 @@ func (f *fleet) replica(i int, q *trace.Entry, t *admission.Table) int32 {
 func (f *fleet) step(now time.Duration, ev *control.Event) {
 	f.fx = f.alloc.Step(control.Time(now), ev, f.fx[:0])
 	for i := range f.fx {
-		if e := &f.fx[i]; e.Op == control.Write {
+		switch e := &f.fx[i]; e.Op {
+		case control.Write:
 			f.post = append(f.post, letter{at: now + f.Delay, grant: e.Grant, to: int(e.Grant.Lease) - 1})
+		case control.Tell:
+			for to := range f.Replicas {
+				f.post = append(f.post, letter{at: now + f.Delay, status: e.Status, to: to})
+			}
 		}
 	}
 }
@@ -217,6 +227,12 @@ func (r *runner) mail() error {
 			f.step(r.now, &control.Event{Kind: control.Reported, Report: l.report})
 			continue
 		}
+		if l.status != nil {
+			if err := r.tell(r.gates[l.to], l.status); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := r.adopt(r.gates[l.to], l.grant); err != nil {
 			return err
 		}
@@ -237,6 +253,11 @@ func (r *runner) adopt(g *gate, grant *control.Grant) error {
 	m.table = control.Share(r.arm.Table, grant, control.Time(lease), true)
 	m.took, m.push = r.now, true
 	return r.step(g, &admission.Event{Kind: admission.Apply, Table: m.table})
+}
+
+// tell tells a gateway of the others.
+func (r *runner) tell(g *gate, s *control.Status) error {
+	return r.step(g, &admission.Event{Kind: admission.Told, Elsewhere: s.Elsewhere(r.arm.Table, g.member.id, admission.Time(r.now))})
 }
 
 // report sends what members have to say. over tells that no request comes any more.
@@ -260,6 +281,7 @@ func (r *runner) report(over bool) error {
 		f.idle = r.now
 	}
 	if r.now-f.idle > stuck {
+		r.dump()
 		return fmt.Errorf("arm %s: %d requests have waited at an idle engine since %v", r.arm.Name, r.queued, f.idle)
 	}
 	return nil
@@ -284,7 +306,12 @@ func same(a, b *control.Report) bool {
 		r.Seq, r.GrantAge, r.Residual = 0, 0, 0
 		r.Classes = slices.Clone(r.Classes)
 		for k := range r.Classes {
-			r.Classes[k].Waited = 0
+			c := &r.Classes[k]
+			c.Waited, c.Away.Pending, c.Away.Pressed = 0, min(c.Away.Pending, 0), min(c.Away.Pressed, 0)
+			c.Away.Starts = slices.Clone(c.Away.Starts)
+			for e := range c.Away.Starts {
+				c.Away.Starts[e].Age = 0
+			}
 		}
 		return r
 	}

@@ -1,0 +1,112 @@
+package control
+
+import (
+	"slices"
+	"time"
+
+	"headgate/admission"
+)
+
+// tellEach is how much time a row of a status takes off how often there is one: all
+// replicas read all of it.
+const tellEach = Time(1e6)
+
+func (a *Allocator) tellEvery() Time {
+	return tellEach * Time(len(a.lives)*len(a.pool.Classes))
+}
+
+// tell tells the replicas of each other, if there is something new.
+func (a *Allocator) tell() {
+	t := &a.t
+	for i, l := range t.lives {
+		for k := range l.classes {
+			a.news = a.news || l.classes[k].shown != t.protected[i][k]
+		}
+	}
+	if !a.news || a.last < a.told+a.tellEvery() && a.nStatus > 0 {
+		return
+	}
+	a.news, a.told = false, a.last
+	a.nStatus++
+	s := &Status{Pool: a.pool.Name, Epoch: a.epoch, Seq: a.nStatus}
+	for e := range a.pool.Engines {
+		s.Engines = append(s.Engines, EngineStatus{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{})})
+	}
+	for i, l := range t.lives {
+		for k := range l.classes {
+			at := &l.classes[k]
+			at.shown = t.protected[i][k]
+			if at.away.Offered == 0 && at.shown == (Amount{}) {
+				continue
+			}
+			row := ClassStatus{ID: l.id, Class: a.pool.Classes[k].Name, Used: slices.Clone(at.used), Waiting: at.waiting, Protected: at.shown, Away: at.away}
+			row.Within = t.bars[i][k]
+			since := duration(a.now - at.said)
+			older := func(d *time.Duration) {
+				if *d >= 0 {
+					*d += since
+				}
+			}
+			older(&row.Pending)
+			older(&row.Pressed)
+			row.Starts = slices.Clone(row.Starts)
+			for e := range row.Starts {
+				older(&row.Starts[e].Age)
+			}
+			s.Classes = append(s.Classes, row)
+		}
+	}
+	a.fx = append(a.fx, Effect{Op: Tell, Status: s})
+}
+
+// Elsewhere is what a status tells the core of one replica, which has the table base.
+func (s *Status) Elsewhere(base *admission.Table, id ID, now Time) *admission.Elsewhere {
+	v := &admission.Elsewhere{Engines: make([]admission.EngineElsewhere, len(base.Engines)), Classes: make([]admission.ClassElsewhere, len(base.Classes))}
+	engine := make([]int, len(s.Engines))
+	for i := range s.Engines {
+		engine[i] = slices.IndexFunc(base.Engines, func(e admission.EngineSpec) bool { return e.Name == s.Engines[i].Engine })
+		if e := engine[i]; e >= 0 {
+			v.Engines[e].Idle = s.Engines[i].Idle
+		}
+	}
+	for i := range s.Classes {
+		row := &s.Classes[i]
+		k := slices.IndexFunc(base.Classes, func(c admission.ClassSpec) bool { return c.Name == row.Class })
+		if k < 0 || row.ID == id {
+			continue
+		}
+		c := &v.Classes[k]
+		if c.Starts == nil {
+			c.Starts = make([]admission.Starts, len(base.Engines))
+		}
+		for j := range row.Used {
+			if e := engine[j]; e >= 0 {
+				c.Used = plus(c.Used, row.Used[j])
+				v.Engines[e].Used = plus(v.Engines[e].Used, row.Used[j])
+			}
+		}
+		c.Protected = plus(c.Protected, row.Protected)
+		c.Waiting += row.Waiting
+		c.Within = c.Within || row.Within
+		c.Offered += row.Offered
+		c.Prompt = max(c.Prompt, row.Prompt)
+		if at := max(now-Time(row.Pending), 1); row.Pending >= 0 && (c.Pending == 0 || at < c.Pending) {
+			c.Pending = at
+		}
+		if row.Pressed >= 0 {
+			c.Pressed = max(c.Pressed, now-Time(row.Pressed))
+		}
+		for j := range row.Starts {
+			if e := engine[j]; e >= 0 && row.Starts[j].N > 0 {
+				at := &c.Starts[e]
+				since := now - Time(row.Starts[j].Age)
+				if at.N == 0 || since < at.Since {
+					at.Since = since
+				}
+				at.N += row.Starts[j].N
+				at.Tokens += row.Starts[j].Tokens
+			}
+		}
+	}
+	return v
+}
