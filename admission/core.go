@@ -82,14 +82,15 @@ type class struct {
 	going Amount
 	// open: lending of this class is open.
 	open             bool
-	pinned           bool  // one of its holds is pinned
-	pressed          Time  // when its demand last did not fit
-	opened           Time  // when its lending last opened
-	thrash           uint8 // doublings of IdleAfter
-	idled            Time  // idle time that has not taken a doubling back yet
-	gaps             gaps  // how long it is idle
-	comes            gaps  // how long from one request to the next
-	came             Time  // its last request
+	pinned           bool   // one of its holds is pinned
+	pressed          Time   // when its demand last did not fit
+	opened           Time   // when its lending last opened
+	thrash           uint8  // doublings of IdleAfter
+	idled            Time   // idle time that has not taken a doubling back yet
+	gaps             gaps   // how long it is idle
+	comes            gaps   // how long from one request to the next
+	came             Time   // its last request
+	lentUpTo         uint64 // the loans up to which it was told of a recall elsewhere
 	owed             guarantee
 	prompts          [8]int32
 	promptAt         uint8

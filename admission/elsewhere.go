@@ -27,6 +27,27 @@ type Elsewhere struct {
 type EngineElsewhere struct {
 	Used Amount // by the others
 	Idle Amount // what nobody uses, of all shares
+	// Ends are what is predicted to end by itself next, of all cores.
+	Ends  []Ending
+	Speed Speed // as others have learned it
+}
+
+// Speed is how fast an engine works.
+type Speed struct {
+	Prefills []Prefill // the fastest of each size, by the bits of its tokens
+	Tokens   [8]Time   // per token of output, by the bits of how many ran; 0 is unknown
+}
+
+// Prefill is a prompt and how long the engine computed it.
+type Prefill struct {
+	Tokens int32
+	Took   Time
+}
+
+// Ending is when something is predicted to end, and what it frees.
+type Ending struct {
+	At     Time
+	Amount Amount
 }
 
 // ClassElsewhere is a class at the other cores.
@@ -37,6 +58,10 @@ type ClassElsewhere struct {
 	Waiting   int
 	// Within: one of them waits for capacity within the floor.
 	Within bool
+	// InTime: one of them waits for capacity and can be in time.
+	InTime bool
+	// Recalled: some of what they had lent when its lending closed is out.
+	Recalled bool
 	// Offered counts requests since ever. A smaller number than before says nothing.
 	Offered uint64
 	// Prompt is the largest usual one, in tokens.
@@ -44,7 +69,10 @@ type ClassElsewhere struct {
 	// Pending is since when the oldest has been there that has no first token; 0:
 	// there is none. Pressed is when demand last did not fit; 0: never.
 	Pending, Pressed Time
-	Starts           []Starts // by engine
+	// Starting is since when the oldest has been there that an engine has, that has no
+	// first token, and can be in time; 0: there is none.
+	Starting Time
+	Starts   []Starts // by engine
 }
 
 // Starts are requests that an engine has and that have no token yet.
@@ -104,6 +132,13 @@ func (c *Core) told(now *Elsewhere) {
 	before := c.away
 	c.away = Elsewhere{Engines: append([]EngineElsewhere(nil), now.Engines...), Classes: make([]ClassElsewhere, len(c.classes))}
 	copy(c.away.Classes, now.Classes)
+	for e := range c.away.Engines {
+		if e < len(c.engines) {
+			t := &c.engines[e].timing
+			t.told.Tokens = c.away.Engines[e].Speed.Tokens
+			t.told.Prefills = append(t.told.Prefills[:0], c.away.Engines[e].Speed.Prefills...)
+		}
+	}
 	for k := range c.away.Classes {
 		o := &c.away.Classes[k]
 		o.Starts = append([]Starts(nil), o.Starts...)
@@ -159,17 +194,50 @@ func (c *Core) learnElsewhere(k Class, was, o *ClassElsewhere) {
 		cl.pressed = o.Pressed
 		if cl.open && o.Pressed > cl.opened && cl.spec.Window == 0 {
 			c.shut(k)
+			cl.lentUpTo = c.loanSeq
 		}
+	}
+	if was.Recalled && !o.Recalled && !cl.open {
+		c.wake(c.now)
 	}
 }
 
-// asks tells whether a request is to ask for what nobody uses of an engine rather
-// than have loans ended for it.
-func (c *Core) asks(en *engine, q *request, amount Amount) bool {
-	if !en.spec.Shared || c.share.expired || int(en.id) >= len(c.away.Engines) || !amount.within(c.away.Engines[en.id].Idle) {
+// calls tells whether a recall of the class goes on: what was lent when its lending
+// closed is out, here or elsewhere.
+func (c *Core) calls(cl *class) bool {
+	return cl.recall.open || c.lentThen(cl) || c.others(cl.id).Recalled
+}
+
+// lentThen tells whether a loan is out of those that were when the class was told that
+// its lending closes elsewhere.
+func (c *Core) lentThen(cl *class) bool {
+	if cl.lentUpTo == 0 || cl.open {
 		return false
 	}
-	until := q.waits + askFor
+	for k := range c.classes {
+		for i := c.classes[k].loanHead; i != none; i = c.holds[i].next {
+			if c.holds[i].loanSeq <= cl.lentUpTo {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// asks tells whether a request is to ask for what nobody uses of an engine, or will not
+// while it can wait, rather than have loans ended for it.
+func (c *Core) asks(en *engine, q *request, amount Amount) bool {
+	if !en.spec.Shared || c.share.expired || int(en.id) >= len(c.away.Engines) {
+		return false
+	}
+	o := &c.away.Engines[en.id]
+	idle, until, patience := o.Idle, q.waits+askFor, c.patience(&c.classes[q.class], q, en)
+	for i := 0; !amount.within(idle); i++ {
+		if i == len(o.Ends) || o.Ends[i].At > patience {
+			return false
+		}
+		idle, until = idle.add(o.Ends[i].Amount), max(until, o.Ends[i].At+askFor)
+	}
 	if until > c.now {
 		c.wake(until)
 	}
@@ -189,8 +257,12 @@ func (c *Core) asksAny(cl *class, q *request) bool {
 	return false
 }
 
-// barred tells whether demand within a floor waits at another core.
+// barred tells whether demand within a floor waits for a larger share, or at another
+// core.
 func (c *Core) barred() bool {
+	if c.share.within != 0 {
+		return true
+	}
 	for k := range c.away.Classes {
 		if c.away.Classes[k].Within {
 			return true

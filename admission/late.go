@@ -104,5 +104,11 @@ func (c *Core) crowds(k Class, en *engine, q *request) bool {
 			least = min(least, Time(c.classes[k].spec.Objective.First)-(c.now-r.arrived))
 		}
 	}
+	for j := range c.away.Classes {
+		step += en.timing.prefills(c.away.Classes[j].at(en.id))
+	}
+	if o := c.others(k); o.Starting != 0 {
+		least = min(least, Time(c.classes[k].spec.Objective.First)-(c.now-o.Starting))
+	}
 	return step > least
 }

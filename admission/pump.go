@@ -16,7 +16,7 @@ func (c *Core) pump() {
 	}
 	for again := true; again; {
 		again = false
-		c.blockIn, c.blockOut, c.share.beyond = 0, 0, 0
+		c.blockIn, c.blockOut, c.share.beyond, c.share.within = 0, 0, 0, 0
 		for k := range eachClass(c.waiting) {
 			blocked := c.blockIn
 			again = c.serve(k, false) && blocked != 0 || again
@@ -92,14 +92,21 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 	for ; cl.queue.head != none; admitted = true {
 		c.relegate(cl)
 		slot := cl.queue.head
+		if q := &c.requests[slot]; q.late && c.others(k).InTime && !c.late(cl, slot) {
+			return admitted // what is here is for those who can be in time
+		}
 		f := c.seek(k, slot)
 		if !f.ok {
 			c.held = c.held || f.refusal == refusedStall
 			if f.within && cl.recall.open {
 				c.stay(cl, &f)
 			}
-			if f.refusal == refusedShare && !f.within {
-				c.share.beyond |= bit(k)
+			if f.refusal == refusedShare {
+				if f.within {
+					c.share.within |= bit(k)
+				} else {
+					c.share.beyond |= bit(k)
+				}
 			}
 			if next, g := c.passer(k, &f, borrow); next != none {
 				c.stay(cl, &f)

@@ -120,6 +120,11 @@ func (c *Core) unlend(i int32) {
 	}
 	h.prev, h.next = none, none
 	c.calledBack(h)
+	for k := range eachClass(c.settles) {
+		if cl := &c.classes[k]; cl.lentUpTo >= h.loanSeq && !cl.open {
+			c.wake(c.now)
+		}
+	}
 	for k := range eachClass(c.recalls) {
 		r := &c.classes[k].recall
 		if h.loanSeq > r.upTo {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+
+	"headgate/admission"
 	"time"
 )
 
@@ -69,7 +71,9 @@ type life struct {
 	used []Amount // by account, as last reported
 	// bound is the most that it can have, of what is owed and used.
 	bound []Amount
-	highs [][recent]Amount // by engine, of the last reports
+	highs [][recent]Amount  // by engine, of the last reports
+	ends  [][]end           // by engine: what is predicted to end by itself next
+	speed []admission.Speed // by engine, as it has learned it
 
 	classes  []classAt
 	floors   []Amount // by class, as granted
@@ -101,6 +105,12 @@ type owed struct {
 	amounts []Amount // by account
 }
 
+// end is when something is predicted to end, and what it frees.
+type end struct {
+	at     Time
+	amount Amount
+}
+
 // classAt is a class at a replica.
 type classAt struct {
 	used     []Amount // by engine
@@ -110,6 +120,10 @@ type classAt struct {
 	head     Amount
 	short    bool
 	since    Time // when its oldest waiting request began to wait
+	age      Time // when the first of them came
+	late     bool
+	guarded  bool // the first of them has room and waits for the stall guard
+	patience Time // until when it can wait for what ends by itself
 	admitted uint64
 	rejected uint64
 	// active: it was used or admitted since the report before. slack is since when it
@@ -185,6 +199,9 @@ const every = Time(1e9)
 // Next is when to step at the latest.
 func (a *Allocator) Next() (Time, bool) {
 	at := a.last + every
+	if a.t.look != 0 {
+		at = min(at, a.last+max(a.t.look-a.now, 0))
+	}
 	if a.news {
 		at = min(at, max(a.told+a.tellEvery(), a.last))
 	}
@@ -253,7 +270,7 @@ func (a *Allocator) configure(p *Pool) {
 // reset sizes what a life has by engine and class, and keeps what the pool before had.
 func (a *Allocator) reset(l *life, old *Pool) {
 	ne, nk := len(a.pool.Engines), len(a.pool.Classes)
-	l.highs = make([][recent]Amount, ne)
+	l.highs, l.ends, l.speed = make([][recent]Amount, ne), make([][]end, ne), make([]admission.Speed, ne)
 	classes, floors := l.classes, l.floors
 	l.classes, l.floors = make([]classAt, nk), make([]Amount, nk)
 	for k := range l.classes {
@@ -413,6 +430,11 @@ func (a *Allocator) report(r *Report) {
 			continue
 		}
 		l.used[n] = e.Used
+		l.speed[n] = e.Speed
+		l.ends[n] = l.ends[n][:0]
+		for _, v := range e.Ends {
+			l.ends[n] = append(l.ends[n], end{a.now + Time(v.In), v.Amount})
+		}
 		highs := &l.highs[n]
 		copy(highs[1:], highs[:recent-1])
 		highs[0] = most(e.High, e.Used)
@@ -467,8 +489,9 @@ func (a *Allocator) reportClass(l *life, r *Report, c *ClassReport) {
 	at.pressed = c.Waiting > 0 && c.Short || c.Rejected > at.rejected
 	at.hold, at.waiting, at.head, at.short = c.Hold, c.Waiting, c.Head, c.Short && c.Waiting > 0
 	at.since = a.now - Time(max(c.Waited, 0))
+	at.age, at.late, at.guarded, at.patience = a.now-Time(max(c.Age, 0)), c.Late, c.Guarded && c.Waiting > 0, a.now+Time(max(c.Patience, 0))
 	a.news = a.news || at.away.Offered != c.Away.Offered || !slices.EqualFunc(at.away.Starts, c.Away.Starts, func(x, y Starts) bool { return x.N == y.N && x.Tokens == y.Tokens }) ||
-		(at.away.Pending < 0) != (c.Away.Pending < 0) || at.away.Within != c.Away.Within || total != at.total
+		(at.away.Pending < 0) != (c.Away.Pending < 0) || (at.away.Starting < 0) != (c.Away.Starting < 0) || at.away.Within != c.Away.Within || at.away.InTime != c.Away.InTime || at.away.Recalled != c.Away.Recalled || total != at.total
 	at.away, at.said = c.Away, a.now
 	at.admitted, at.rejected = c.Admitted, c.Rejected
 }

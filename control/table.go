@@ -64,14 +64,18 @@ func (r *Report) Fill(t *admission.Table, d *admission.Demands) {
 			Engine: e.Name, Total: admission.Of(e.Slots, e.KV), Used: d.Engines[i].Used, High: d.Engines[i].Used, Down: d.Engines[i].Down,
 			Gauge: Amount{-1, -1}, Others: Amount{-1, -1},
 		}
+		r.Engines[i].Speed = admission.Speed{Prefills: slices.Clone(d.Engines[i].Speed.Prefills), Tokens: d.Engines[i].Speed.Tokens}
+		for _, v := range d.Engines[i].Ends {
+			r.Engines[i].Ends = append(r.Engines[i].Ends, End{duration(v.In), v.Amount})
+		}
 	}
 	for k := range t.Classes {
 		c := &d.Classes[k]
 		r.Classes[k] = ClassReport{
-			Class: t.Classes[k].Name, Used: slices.Clone(c.Used), Hold: c.Hold, Waiting: c.Waiting, Head: c.Head, Short: c.Short,
-			Waited: duration(c.Waited), Admitted: c.Admitted, Rejected: c.Rejected,
+			Class: t.Classes[k].Name, Used: slices.Clone(c.Used), Hold: c.Hold, Waiting: c.Waiting, Head: c.Head, Short: c.Short, Guarded: c.Guarded,
+			Waited: duration(c.Waited), Age: duration(c.Age), Late: c.Late, Patience: duration(c.Patience), Admitted: c.Admitted, Rejected: c.Rejected,
 			Away: Away{
-				Offered: c.Away.Offered, Prompt: c.Away.Prompt, Within: c.Away.Within, Pending: duration(c.Away.Pending), Pressed: duration(c.Away.Pressed),
+				Offered: c.Away.Offered, Prompt: c.Away.Prompt, Within: c.Away.Within, InTime: c.Away.InTime, Recalled: c.Away.Recalled, Pending: duration(c.Away.Pending), Pressed: duration(c.Away.Pressed), Starting: duration(c.Away.Starting),
 			},
 		}
 		for _, s := range c.Away.Starts {

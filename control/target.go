@@ -36,6 +36,7 @@ type target struct {
 	use       [][]Amount // 2 to 6, by account
 	must      [][]Amount // with what survives: 1 to 6
 	want      [][]Amount // the target
+	firm      [][]Amount // of use 2 and 3, by account
 	kept      [][]Amount // by engine: 4, as far as no loan of the replica's own uses it
 	loan      [][]Amount // by class and engine: what is used beyond floors
 	protected [][]Amount // by class: what of the floor is in use, wanted or kept
@@ -52,6 +53,7 @@ type target struct {
 	claims    []int64
 	got       []int64
 	order     []int
+	look      Time // when what waits for an end has waited enough, 0 if nothing does
 }
 
 // asking is what a replica wants beyond what it has.
@@ -59,6 +61,7 @@ type asking struct {
 	class  int // that it is for, -1: nothing
 	urgent bool
 	amount Amount
+	by     Time // until when it can wait for what ends by itself
 }
 
 // part is one of n equal parts of a floor, slots with their KV tokens. Of slots
@@ -98,7 +101,7 @@ func zeroed[T any](s []T, n int) []T {
 // aim computes the target.
 func (a *Allocator) aim() {
 	t := &a.t
-	t.lives = t.lives[:0]
+	t.lives, t.look = t.lives[:0], 0
 	for _, l := range a.lives {
 		if l.live {
 			t.lives = append(t.lives, l)
@@ -106,6 +109,7 @@ func (a *Allocator) aim() {
 	}
 	n, m, nk, ne := len(t.lives), len(a.accounts), len(a.pool.Classes), len(a.pool.Engines)
 	t.use, t.must, t.want = grown(t.use, n, m), grown(t.must, n, m), grown(t.want, n, m)
+	t.firm = grown(t.firm, n, m)
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, ne), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
 	t.bars = grown(t.bars, n, nk)
@@ -135,8 +139,11 @@ func (a *Allocator) aim() {
 	}
 	for i, l := range t.lives {
 		for k := range l.classes {
-			if at := &l.classes[k]; at.short {
+			switch at := &l.classes[k]; {
+			case at.short:
 				t.waits[i][k] = at.waiting
+			case at.guarded:
+				t.waits[i][k] = 1
 			}
 		}
 	}
@@ -146,6 +153,9 @@ func (a *Allocator) aim() {
 	}
 	for k := range a.pool.Classes {
 		a.waitsWithin(k)
+	}
+	for i := range t.use {
+		copy(t.firm[i], t.use[i])
 	}
 	for k := range a.pool.Classes {
 		a.keeps(k)
@@ -290,7 +300,8 @@ func (a *Allocator) place(i, k int, unit Amount) int {
 	return best
 }
 
-// waiting returns the lives that wait for capacity for class k, the longest first.
+// waiting returns the lives that wait for capacity for class k, the longest first of
+// those that can be in time, then the others.
 func (t *target) waiting(k int) []int {
 	t.order = t.order[:0]
 	for i := range t.lives {
@@ -299,17 +310,19 @@ func (t *target) waiting(k int) []int {
 		}
 	}
 	slices.SortStableFunc(t.order, func(x, y int) int {
-		return cmp.Compare(t.lives[x].classes[k].since, t.lives[y].classes[k].since)
+		p, q := &t.lives[x].classes[k], &t.lives[y].classes[k]
+		return cmp.Or(cmp.Compare(b2i(p.late), b2i(q.late)), cmp.Compare(p.age, q.age))
 	})
 	return t.order
 }
 
 // ask notes that a replica wants amount more for class k.
 func (t *target) ask(i, k int, amount Amount, urgent bool) {
+	by := t.lives[i].classes[k].patience
 	if q := &t.asks[i]; q.class < 0 {
-		*q = asking{class: k, urgent: urgent, amount: amount}
+		*q = asking{class: k, urgent: urgent, amount: amount, by: by}
 	} else {
-		q.amount, q.urgent = plus(q.amount, amount), q.urgent || urgent
+		q.amount, q.urgent, q.by = plus(q.amount, amount), q.urgent || urgent, min(q.by, by)
 	}
 }
 

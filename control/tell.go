@@ -1,6 +1,8 @@
 package control
 
 import (
+	"cmp"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -10,6 +12,9 @@ import (
 // tellEach is how much time a row of a status takes off how often there is one: all
 // replicas read all of it.
 const tellEach = Time(1e6)
+
+// toldEnds is how many ends are told.
+const toldEnds = 8
 
 func (a *Allocator) tellEvery() Time {
 	return tellEach * Time(len(a.lives)*len(a.pool.Classes))
@@ -30,7 +35,16 @@ func (a *Allocator) tell() {
 	a.nStatus++
 	s := &Status{Pool: a.pool.Name, Epoch: a.epoch, Seq: a.nStatus}
 	for e := range a.pool.Engines {
-		s.Engines = append(s.Engines, EngineStatus{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{})})
+		v := EngineStatus{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{})}
+		for _, l := range t.lives {
+			for _, end := range l.ends[e] {
+				v.Ends = append(v.Ends, End{duration(end.at - a.now), end.amount})
+			}
+		}
+		v.Speed = a.speed(e)
+		slices.SortStableFunc(v.Ends, func(x, y End) int { return cmp.Compare(x.In, y.In) })
+		v.Ends = v.Ends[:min(len(v.Ends), toldEnds)]
+		s.Engines = append(s.Engines, v)
 	}
 	for i, l := range t.lives {
 		for k := range l.classes {
@@ -49,6 +63,7 @@ func (a *Allocator) tell() {
 			}
 			older(&row.Pending)
 			older(&row.Pressed)
+			older(&row.Starting)
 			row.Starts = slices.Clone(row.Starts)
 			for e := range row.Starts {
 				older(&row.Starts[e].Age)
@@ -59,6 +74,36 @@ func (a *Allocator) tell() {
 	a.fx = append(a.fx, Effect{Op: Tell, Status: s})
 }
 
+// speed is how fast an engine works: the fastest prefill of each size that any replica
+// has seen, and the mean of the times per token.
+func (a *Allocator) speed(e int) (all admission.Speed) {
+	var n [len(all.Tokens)]Time
+	var fastest [33]admission.Prefill
+	for _, l := range a.t.lives {
+		for _, p := range l.speed[e].Prefills {
+			f := &fastest[bits.Len32(uint32(p.Tokens))]
+			if f.Tokens == 0 || p.Took*Time(f.Tokens) < f.Took*Time(p.Tokens) {
+				*f = p
+			}
+		}
+		for i, v := range l.speed[e].Tokens {
+			if v > 0 {
+				all.Tokens[i] += v
+				n[i]++
+			}
+		}
+	}
+	for _, f := range fastest {
+		if f.Tokens > 0 {
+			all.Prefills = append(all.Prefills, f)
+		}
+	}
+	for i := range all.Tokens {
+		all.Tokens[i] /= max(n[i], 1)
+	}
+	return all
+}
+
 // Elsewhere is what a status tells the core of one replica, which has the table base.
 func (s *Status) Elsewhere(base *admission.Table, id ID, now Time) *admission.Elsewhere {
 	v := &admission.Elsewhere{Engines: make([]admission.EngineElsewhere, len(base.Engines)), Classes: make([]admission.ClassElsewhere, len(base.Classes))}
@@ -66,7 +111,10 @@ func (s *Status) Elsewhere(base *admission.Table, id ID, now Time) *admission.El
 	for i := range s.Engines {
 		engine[i] = slices.IndexFunc(base.Engines, func(e admission.EngineSpec) bool { return e.Name == s.Engines[i].Engine })
 		if e := engine[i]; e >= 0 {
-			v.Engines[e].Idle = s.Engines[i].Idle
+			v.Engines[e].Idle, v.Engines[e].Speed = s.Engines[i].Idle, s.Engines[i].Speed
+			for _, end := range s.Engines[i].Ends {
+				v.Engines[e].Ends = append(v.Engines[e].Ends, admission.Ending{At: now + Time(end.In), Amount: end.Amount})
+			}
 		}
 	}
 	for i := range s.Classes {
@@ -88,10 +136,15 @@ func (s *Status) Elsewhere(base *admission.Table, id ID, now Time) *admission.El
 		c.Protected = plus(c.Protected, row.Protected)
 		c.Waiting += row.Waiting
 		c.Within = c.Within || row.Within
+		c.InTime = c.InTime || row.InTime
+		c.Recalled = c.Recalled || row.Recalled
 		c.Offered += row.Offered
 		c.Prompt = max(c.Prompt, row.Prompt)
 		if at := max(now-Time(row.Pending), 1); row.Pending >= 0 && (c.Pending == 0 || at < c.Pending) {
 			c.Pending = at
+		}
+		if at := max(now-Time(row.Starting), 1); row.Starting >= 0 && (c.Starting == 0 || at < c.Starting) {
+			c.Starting = at
 		}
 		if row.Pressed >= 0 {
 			c.Pressed = max(c.Pressed, now-Time(row.Pressed))

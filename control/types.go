@@ -129,7 +129,10 @@ type EngineReport struct {
 	Used   Amount `json:"used"`
 	// High is the most that it had in the last seconds.
 	High Amount `json:"high"`
-	Down bool   `json:"down,omitempty"`
+	// Ends are what is predicted to end by itself next.
+	Ends  []End           `json:"ends,omitempty"`
+	Speed admission.Speed `json:"speed"` // as it has learned it
+	Down  bool            `json:"down,omitempty"`
 	// Gauge is what the engine says that it runs, of everybody, and Others the most of
 	// it that this replica did not send; -1 is not told. It was asked for GaugeAge ago.
 	// GaugeSeq numbers the samples; 0 is none.
@@ -137,6 +140,12 @@ type EngineReport struct {
 	Others   Amount        `json:"others"`
 	GaugeAge time.Duration `json:"gauge_age_ns,omitempty"`
 	GaugeSeq uint64        `json:"gauge_seq,omitempty"`
+}
+
+// End is when something is predicted to end, and what it frees.
+type End struct {
+	In     time.Duration `json:"in_ns"`
+	Amount Amount        `json:"amount"`
 }
 
 // ClassReport is one class at a replica.
@@ -153,6 +162,13 @@ type ClassReport struct {
 	Head    Amount        `json:"head"`
 	Short   bool          `json:"short,omitempty"`
 	Waited  time.Duration `json:"waited_ns,omitempty"`
+	// Guarded: the first has room, and waits for the stall guard. It keeps it.
+	Guarded bool `json:"guarded,omitempty"`
+	// Age of the first of them. Late: it can't be in time any more. Patience is for how
+	// long it can wait for what ends by itself.
+	Age      time.Duration `json:"age_ns,omitempty"`
+	Late     bool          `json:"late,omitempty"`
+	Patience time.Duration `json:"patience_ns,omitempty"`
 	// Since the replica started, so that a lost report loses nothing.
 	Admitted uint64 `json:"admitted"`
 	Rejected uint64 `json:"rejected"`
@@ -162,12 +178,15 @@ type ClassReport struct {
 // Away is what the other replicas' cores have to know of a class at one replica. Ages
 // are of when it was said, negative where there is nothing.
 type Away struct {
-	Offered uint64        `json:"offered"` // requests since the replica started
-	Prompt  int32         `json:"prompt_tokens,omitempty"`
-	Within  bool          `json:"within,omitempty"` // its head is short within the floor
-	Pending time.Duration `json:"pending_ns"`       // the oldest request without a first token
-	Pressed time.Duration `json:"pressed_ns"`       // since demand did not fit
-	Starts  []Starts      `json:"starts,omitempty"` // by engine
+	Offered  uint64        `json:"offered"` // requests since the replica started
+	Prompt   int32         `json:"prompt_tokens,omitempty"`
+	Within   bool          `json:"within,omitempty"`   // its head is short within the floor
+	InTime   bool          `json:"in_time,omitempty"`  // its head is short and can be in time
+	Recalled bool          `json:"recalled,omitempty"` // what was lent when its lending closed is out
+	Pending  time.Duration `json:"pending_ns"`         // the oldest request without a first token
+	Pressed  time.Duration `json:"pressed_ns"`         // since demand did not fit
+	Starting time.Duration `json:"starting_ns"`        // the oldest that an engine has and that can be in time
+	Starts   []Starts      `json:"starts,omitempty"`   // by engine
 }
 
 // Starts are requests that an engine has and that have no token yet, the tokens of
@@ -190,8 +209,10 @@ type Status struct {
 
 // EngineStatus is what nobody uses of an engine.
 type EngineStatus struct {
-	Engine string `json:"engine"`
-	Idle   Amount `json:"idle"`
+	Engine string          `json:"engine"`
+	Idle   Amount          `json:"idle"`
+	Ends   []End           `json:"ends,omitempty"` // what is predicted to end by itself next
+	Speed  admission.Speed `json:"speed"`
 }
 
 // ClassStatus is a class at one replica that has had requests of it.

@@ -281,7 +281,6 @@ func (r *runner) report(over bool) error {
 		f.idle = r.now
 	}
 	if r.now-f.idle > stuck {
-		r.dump()
 		return fmt.Errorf("arm %s: %d requests have waited at an idle engine since %v", r.arm.Name, r.queued, f.idle)
 	}
 	return nil
@@ -304,10 +303,14 @@ func (g *gate) demands(base *admission.Table, now time.Duration) *control.Report
 func same(a, b *control.Report) bool {
 	still := func(r control.Report) control.Report {
 		r.Seq, r.GrantAge, r.Residual = 0, 0, 0
-		r.Classes = slices.Clone(r.Classes)
+		r.Engines, r.Classes = slices.Clone(r.Engines), slices.Clone(r.Classes)
+		for e := range r.Engines {
+			r.Engines[e].Ends, r.Engines[e].Speed = nil, admission.Speed{}
+		}
 		for k := range r.Classes {
 			c := &r.Classes[k]
-			c.Waited, c.Away.Pending, c.Away.Pressed = 0, min(c.Away.Pending, 0), min(c.Away.Pressed, 0)
+			c.Waited, c.Age, c.Patience = 0, 0, 0
+			c.Away.Pending, c.Away.Pressed, c.Away.Starting = min(c.Away.Pending, 0), min(c.Away.Pressed, 0), min(c.Away.Starting, 0)
 			c.Away.Starts = slices.Clone(c.Away.Starts)
 			for e := range c.Away.Starts {
 				c.Away.Starts[e].Age = 0
