@@ -20,7 +20,7 @@ func (c *Core) lends(cl *class) bool { return cl.open && !c.pause && cl.spec.Win
 
 // holdFor is hold_k while lending is open, for a given recent peak of use.
 func (cl *class) holdFor(peak Amount) Amount {
-	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom).add(Of(0, cl.warm))))
+	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom).add(Of(0, cl.warm)).sub(cl.theirs)))
 }
 
 // idleHold is what a class keeps even when it is idle.
@@ -49,7 +49,7 @@ func (c *Core) use(k Class, en *engine, delta Amount) {
 	c.kept = c.kept.sub(cl.used.max(cl.spec.Unlent)).add(used.max(cl.spec.Unlent))
 	c.promised = c.promised.sub(cl.used.max(cl.hold))
 	cl.used = used
-	cl.peak.set(c.now, used)
+	cl.peak.set(c.now, used.add(cl.theirs))
 	if c.lends(cl) {
 		cl.hold = cl.holdFor(cl.peak.max())
 		c.wake(cl.peak.falls())
@@ -341,10 +341,10 @@ func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	promised := c.promised.sub(cl.used.max(cl.hold))
 	kept := c.kept.sub(cl.used.max(cl.spec.Unlent))
 	others := c.used.sub(cl.used)
-	room := c.envelope.sub(c.foreign)
+	room := c.room()
 	holdAfter := cl.hold
 	if c.lends(cl) {
-		holdAfter = cl.holdFor(cl.peak.max().max(after))
+		holdAfter = cl.holdFor(cl.peak.max().max(after.add(cl.theirs)))
 	}
 	for r := range NumResources {
 		if after[r] > cl.ceiling[r] {
@@ -367,6 +367,11 @@ func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	}
 	return refusedNone, 0
 }
+
+// room is the envelope of condition 2, without what others use. Of a shared engine that
+// is what they do use and not what they may: what is kept for a class may be idle at
+// any core.
+func (c *Core) room() Amount { return c.envelope.sub(c.foreign).add(c.relief) }
 
 // spares tells whether an admission that takes the class to after leaves what is
 // never lent of the others free. It does if the class takes its own unlent part,

@@ -28,6 +28,7 @@ type Core struct {
 	whole    Amount    // of all open engines, ready or not
 	envelope Amount    // of the engines that count, and what still runs on the others
 	foreign  Amount    // summed over engines, with what is withheld
+	relief   Amount    // what of that is not in use
 	used     Amount    // summed over classes
 	promised Amount    // sum over classes of max(used, hold)
 	kept     Amount    // sum over classes of max(used, unlent)
@@ -90,6 +91,7 @@ type class struct {
 	gaps             gaps   // how long it is idle
 	comes            gaps   // how long from one request to the next
 	came             Time   // its last request
+	theirs           Amount // what other cores use
 	lentUpTo         uint64 // the loans up to which it was told of a recall elsewhere
 	owed             guarantee
 	prompts          [8]int32
@@ -467,6 +469,7 @@ func (c *Core) reckon() {
 		}
 		c.foreign = c.foreign.add(en.foreign)
 	}
+	c.relieve()
 	c.setFloors()
 	c.promised = Amount{}
 	for k := range c.classes {

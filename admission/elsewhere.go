@@ -25,8 +25,9 @@ type Elsewhere struct {
 
 // EngineElsewhere is an engine of which others have shares.
 type EngineElsewhere struct {
-	Used Amount // by the others
-	Idle Amount // what nobody uses, of all shares
+	Used    Amount // by the others
+	Foreign Amount // by work that no core has sent
+	Idle    Amount // what nobody uses, of all shares
 	// Ends are what is predicted to end by itself next, of all cores.
 	Ends  []Ending
 	Speed Speed // as others have learned it
@@ -58,6 +59,8 @@ type ClassElsewhere struct {
 	Waiting   int
 	// Within: one of them waits for capacity within the floor.
 	Within bool
+	// Wants: one of them waits for capacity.
+	Wants bool
 	// InTime: one of them waits for capacity and can be in time.
 	InTime bool
 	// Recalled: some of what they had lent when its lending closed is out.
@@ -148,6 +151,7 @@ func (c *Core) told(now *Elsewhere) {
 		}
 		c.learnElsewhere(Class(k), was, o)
 	}
+	c.relieve()
 	c.setFloors()
 	for k := range c.classes {
 		c.expose(Class(k))
@@ -157,9 +161,23 @@ func (c *Core) told(now *Elsewhere) {
 	c.pump()
 }
 
+// relieve derives what of the withheld is not in use.
+func (c *Core) relieve() {
+	c.relief = Amount{}
+	for e := range c.away.Engines {
+		if en := &c.engines[e]; en.spec.Shared && en.counts && !c.share.expired {
+			o := &c.away.Engines[e]
+			c.relief = c.relief.add(en.foreign.sub(o.Used.add(o.Foreign)).max(Amount{}))
+		}
+	}
+}
+
 // learnElsewhere takes over what is new of one class.
 func (c *Core) learnElsewhere(k Class, was, o *ClassElsewhere) {
 	cl := &c.classes[k]
+	if cl.theirs = o.Used; cl.theirs != was.Used {
+		cl.peak.set(c.now, cl.used.add(cl.theirs))
+	}
 	came := was.Offered != 0 && o.Offered > was.Offered
 	switch {
 	case (o.there() || came) && cl.idleSince != Never:
@@ -232,6 +250,10 @@ func (c *Core) asks(en *engine, q *request, amount Amount) bool {
 	}
 	o := &c.away.Engines[en.id]
 	idle, until, patience := o.Idle, q.waits+askFor, c.patience(&c.classes[q.class], q, en)
+	own := Of(en.spec.Slots, en.spec.KV).sub(en.used).sub(en.foreign).max(Amount{})
+	if amount.within(own) {
+		return false // it is for another reason that it waits
+	}
 	for i := 0; !amount.within(idle); i++ {
 		if i == len(o.Ends) || o.Ends[i].At > patience {
 			return false
@@ -258,13 +280,13 @@ func (c *Core) asksAny(cl *class, q *request) bool {
 }
 
 // barred tells whether demand within a floor waits for a larger share, or at another
-// core.
-func (c *Core) barred() bool {
+// core, or that of an earlier class than k waits there beyond it.
+func (c *Core) barred(k Class) bool {
 	if c.share.within != 0 {
 		return true
 	}
-	for k := range c.away.Classes {
-		if c.away.Classes[k].Within {
+	for j := range c.away.Classes {
+		if o := &c.away.Classes[j]; o.Within || o.Wants && Class(j) < k {
 			return true
 		}
 	}

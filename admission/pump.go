@@ -70,7 +70,7 @@ const guardEvery = Time(250e6)
 // lending is paused, and a class does not borrow past an earlier one that waits for
 // the same idle capacity.
 func (c *Core) mayBorrow(k Class) bool {
-	return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 && !c.pause && !c.barred()
+	return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 && !c.pause && !c.barred(k)
 }
 
 // seek looks for a place for the first request of class k. Demand within the

@@ -31,7 +31,7 @@ func (c *Core) recallFor(k Class, slot int32, want Amount) bool {
 	cl := &c.classes[k]
 	cl.pressed = c.now
 	if cl.spec.Reopen == ReopenSettled {
-		cl.peak.note(c.now, cl.used.add(want))
+		cl.peak.note(c.now, cl.used.add(want).add(cl.theirs))
 	}
 	changed := cl.open && cl.spec.Window == 0
 	if changed {

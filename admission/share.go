@@ -291,7 +291,8 @@ func (c *Core) isShort(cl *class) bool {
 
 // fitWhole is fit if nothing were withheld.
 func (c *Core) fitWhole(cl *class, q *request) fitting {
-	foreign, ceiling := c.foreign, cl.ceiling
+	foreign, relief, ceiling := c.foreign, c.relief, cl.ceiling
+	c.relief = Amount{}
 	for e := range c.engines {
 		if en := &c.engines[e]; en.spec.Shared {
 			c.foreign, en.foreign = c.foreign.sub(en.foreign), Amount{}
@@ -299,7 +300,7 @@ func (c *Core) fitWhole(cl *class, q *request) fitting {
 	}
 	cl.ceiling = cl.spec.Ceiling
 	f := c.fit(cl, q)
-	c.foreign, cl.ceiling = foreign, ceiling
+	c.foreign, c.relief, cl.ceiling = foreign, relief, ceiling
 	for e := range c.engines {
 		if en := &c.engines[e]; en.spec.Shared && en.counts {
 			en.foreign = c.withheld(en)
@@ -372,7 +373,8 @@ type AwayDemand struct {
 	Offered  uint64
 	Prompt   int32
 	Within   bool // Short, and within the floor
-	InTime   bool // Short, and can be in time
+	Wants    bool // its head waits for capacity
+	InTime   bool // so, and it can be in time
 	Recalled bool
 	Pending  Time          // age
 	Pressed  Time          // age
@@ -417,7 +419,8 @@ func (c *Core) Demands(d *Demands) {
 			v.Age, v.Late = c.now-q.arrived, q.late && !c.late(cl, i)
 			v.Patience = max(c.patience(cl, q, &c.engines[f.engine])-c.now, 0)
 			v.Away.Pending = v.Age
-			v.Away.InTime = v.Short && !v.Late
+			v.Away.Wants = f.refusal >= refusedShare && f.refusal != refusedStall
+			v.Away.InTime = v.Away.Wants && !v.Late
 			v.Waited = c.now - c.requests[cl.queue.longest].waits
 		}
 	}

@@ -491,7 +491,7 @@ func (a *Allocator) reportClass(l *life, r *Report, c *ClassReport) {
 	at.since = a.now - Time(max(c.Waited, 0))
 	at.age, at.late, at.guarded, at.patience = a.now-Time(max(c.Age, 0)), c.Late, c.Guarded && c.Waiting > 0, a.now+Time(max(c.Patience, 0))
 	a.news = a.news || at.away.Offered != c.Away.Offered || !slices.EqualFunc(at.away.Starts, c.Away.Starts, func(x, y Starts) bool { return x.N == y.N && x.Tokens == y.Tokens }) ||
-		(at.away.Pending < 0) != (c.Away.Pending < 0) || (at.away.Starting < 0) != (c.Away.Starting < 0) || at.away.Within != c.Away.Within || at.away.InTime != c.Away.InTime || at.away.Recalled != c.Away.Recalled || total != at.total
+		(at.away.Pending < 0) != (c.Away.Pending < 0) || (at.away.Starting < 0) != (c.Away.Starting < 0) || at.away.Within != c.Away.Within || at.away.InTime != c.Away.InTime || at.away.Wants != c.Away.Wants || at.away.Recalled != c.Away.Recalled || total != at.total
 	at.away, at.said = c.Away, a.now
 	at.admitted, at.rejected = c.Admitted, c.Rejected
 }

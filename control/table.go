@@ -75,7 +75,7 @@ func (r *Report) Fill(t *admission.Table, d *admission.Demands) {
 			Class: t.Classes[k].Name, Used: slices.Clone(c.Used), Hold: c.Hold, Waiting: c.Waiting, Head: c.Head, Short: c.Short, Guarded: c.Guarded,
 			Waited: duration(c.Waited), Age: duration(c.Age), Late: c.Late, Patience: duration(c.Patience), Admitted: c.Admitted, Rejected: c.Rejected,
 			Away: Away{
-				Offered: c.Away.Offered, Prompt: c.Away.Prompt, Within: c.Away.Within, InTime: c.Away.InTime, Recalled: c.Away.Recalled, Pending: duration(c.Away.Pending), Pressed: duration(c.Away.Pressed), Starting: duration(c.Away.Starting),
+				Offered: c.Away.Offered, Prompt: c.Away.Prompt, Within: c.Away.Within, Wants: c.Away.Wants, InTime: c.Away.InTime, Recalled: c.Away.Recalled, Pending: duration(c.Away.Pending), Pressed: duration(c.Away.Pressed), Starting: duration(c.Away.Starting),
 			},
 		}
 		for _, s := range c.Away.Starts {

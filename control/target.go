@@ -37,7 +37,6 @@ type target struct {
 	must      [][]Amount // with what survives: 1 to 6
 	want      [][]Amount // the target
 	firm      [][]Amount // of use 2 and 3, by account
-	kept      [][]Amount // by engine: 4, as far as no loan of the replica's own uses it
 	loan      [][]Amount // by class and engine: what is used beyond floors
 	protected [][]Amount // by class: what of the floor is in use, wanted or kept
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
@@ -80,6 +79,16 @@ func part(whole Amount, n, i int64) (p Amount) {
 	return p
 }
 
+// share is one of n equal parts of what is kept.
+func share(whole Amount, n, i int64) (p Amount) {
+	for r := range p {
+		if p[r] = whole[r] / n; i < whole[r]%n {
+			p[r]++
+		}
+	}
+	return p
+}
+
 // grown sizes a table and zeroes it.
 func grown[T any](t [][]T, n, m int) [][]T {
 	for len(t) < n {
@@ -110,7 +119,7 @@ func (a *Allocator) aim() {
 	n, m, nk, ne := len(t.lives), len(a.accounts), len(a.pool.Classes), len(a.pool.Engines)
 	t.use, t.must, t.want = grown(t.use, n, m), grown(t.must, n, m), grown(t.want, n, m)
 	t.firm = grown(t.firm, n, m)
-	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, ne), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
+	t.loan, t.protected, t.waits = grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
 	t.bars = grown(t.bars, n, nk)
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
@@ -349,63 +358,47 @@ func (a *Allocator) waitsWithin(k int) {
 	}
 }
 
-// keep is what class k of life i keeps of its guarantee, used or not, and why.
-//
-// An idle guarantee is lent, but for what the replica's core holds, which goes by how
-// soon its class is expected back, and what is never lent. Of an active one only a part of
-// what it has had to spare for a while is lent, and nothing any more with the first
-// request that waits or is refused, or when its replica has not been heard of.
-func (a *Allocator) keep(k, i int) (Amount, string) {
-	l, c := a.t.lives[i], &a.pool.Classes[k]
-	at := &l.classes[k]
-	n := int64(len(a.t.lives))
-	if c.Windowed {
-		return at.hold, "owed over a window"
+// keep is what is kept of class k's floor beyond what is used or wanted of it: what
+// the cores hold, which goes by how soon their class is expected back, by what it had
+// of late, and by whether its demand has fitted. Each core's is of all replicas, less
+// what the others use. Of a replica that has not been heard of for long nobody knows what
+// it wants, so that its part is kept whole.
+func (a *Allocator) keep(k int) Amount {
+	t, c := &a.t, &a.pool.Classes[k]
+	n := int64(len(t.lives))
+	var used, protected, hold, kept Amount
+	for i, l := range t.lives {
+		used, protected = plus(used, l.classes[k].total), plus(protected, t.protected[i][k])
+		if !c.Windowed {
+			kept = plus(kept, part(c.Unlent, n, int64(i)))
+		}
 	}
-	whole := most(part(c.Floor, n, int64(i)), Amount{})
-	base := most(least(at.hold, c.Floor), part(c.Unlent, n, int64(i)))
-	spare := over(whole, most(base, at.total))
-	switch {
-	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
-		at.slack = never
-		return most(whole, base), "no recent report"
-	case at.pressed:
-		at.slack = never
-		return most(whole, base), "demand presses"
-	case spare == (Amount{}):
-		at.slack = never
-		return base, "in use"
-	case !at.active:
-		return base, "idle, lent"
+	for i, l := range t.lives {
+		at := &l.classes[k]
+		hold = most(hold, plus(at.hold, minus(used, at.total)))
+		if !c.Windowed && (!l.seen || a.now-l.at > Time(a.cfg.Stale)) {
+			kept = plus(kept, over(part(c.Floor, n, int64(i)), part(c.Unlent, n, int64(i))))
+		}
 	}
-	if at.slack == never {
-		at.slack = a.now
-	}
-	if a.now-at.slack < Time(a.cfg.Sustain) {
-		return most(whole, base), "in use, its slack is not sustained yet"
-	}
-	for r := range spare {
-		spare[r] = int64(float64(spare[r]) * a.cfg.LendCap)
-	}
-	return most(base, minus(whole, spare)), "in use, a part of its slack is lent"
+	return least(over(most(hold, kept), protected), t.left[k])
 }
 
-// keeps is 4. It stays on engines where the replica has it already.
+// keeps is 4. It is spread evenly, and stays on engines where a replica has it already.
 func (a *Allocator) keeps(k int) {
 	t := &a.t
-	extra := make([]Amount, len(t.lives))
-	for i := range t.lives {
-		keep, _ := a.keep(k, i)
-		extra[i] = over(keep, t.protected[i][k])
+	n := int64(len(t.lives))
+	whole := a.keep(k)
+	if whole == (Amount{}) {
+		return
 	}
-	t.split(extra, t.left[k])
 	for i, l := range t.lives {
+		extra := share(whole, n, int64(i))
 		for pass := range 2 {
 			for e := range a.pool.Engines {
-				if extra[i] == (Amount{}) {
+				if extra == (Amount{}) {
 					break
 				}
-				give := least(extra[i], most(t.room(i, e), Amount{}))
+				give := least(extra, most(t.room(i, e), Amount{}))
 				if pass == 0 {
 					give = least(give, over(l.granted[e], t.use[i][e]))
 				}
@@ -413,17 +406,13 @@ func (a *Allocator) keeps(k int) {
 					continue
 				}
 				a.takeFor(i, k, e, give)
-				t.kept[i][e] = plus(t.kept[i][e], give)
-				t.protected[i][k] = plus(t.protected[i][k], give)
-				t.left[k] = over(t.left[k], give)
-				extra[i] = minus(extra[i], give)
+				extra = minus(extra, give)
 			}
 		}
 	}
 }
 
-// lends is 5: what class k uses beyond its floor. What a replica keeps for another
-// class of its own and does not use is the first that its loans have. Where not all
+// lends is 5: what class k uses beyond its floor. Where not all
 // have room, whoever borrows most has none first: requests can't be divided, so that
 // to cut everybody a little would end one of everybody's.
 func (a *Allocator) lends(k int) {
@@ -433,9 +422,7 @@ func (a *Allocator) lends(k int) {
 		room := most(t.cap[e], Amount{})
 		for i := range t.lives {
 			loan := &t.loan[i][k*len(a.pool.Engines)+e]
-			inside := least(*loan, t.kept[i][e])
-			t.kept[i][e] = minus(t.kept[i][e], inside)
-			claims[i] = minus(*loan, inside)
+			claims[i] = *loan
 			if c := t.ceiling[k]; c >= 0 {
 				claims[i] = least(claims[i], most(t.room(i, c), Amount{}))
 			}

@@ -35,7 +35,7 @@ func (a *Allocator) tell() {
 	a.nStatus++
 	s := &Status{Pool: a.pool.Name, Epoch: a.epoch, Seq: a.nStatus}
 	for e := range a.pool.Engines {
-		v := EngineStatus{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{})}
+		v := EngineStatus{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{}), Foreign: a.beside(e)}
 		for _, l := range t.lives {
 			for _, end := range l.ends[e] {
 				v.Ends = append(v.Ends, End{duration(end.at - a.now), end.amount})
@@ -72,6 +72,17 @@ func (a *Allocator) tell() {
 		}
 	}
 	a.fx = append(a.fx, Effect{Op: Tell, Status: s})
+}
+
+// beside is what of an engine no live replica can have.
+func (a *Allocator) beside(e int) Amount {
+	sum := a.accounts[e].foreign
+	for _, l := range a.lives {
+		if !l.live {
+			sum = plus(sum, most(l.bound[e], a.survival(l, e)))
+		}
+	}
+	return sum
 }
 
 // speed is how fast an engine works: the fastest prefill of each size that any replica
@@ -111,7 +122,7 @@ func (s *Status) Elsewhere(base *admission.Table, id ID, now Time) *admission.El
 	for i := range s.Engines {
 		engine[i] = slices.IndexFunc(base.Engines, func(e admission.EngineSpec) bool { return e.Name == s.Engines[i].Engine })
 		if e := engine[i]; e >= 0 {
-			v.Engines[e].Idle, v.Engines[e].Speed = s.Engines[i].Idle, s.Engines[i].Speed
+			v.Engines[e].Idle, v.Engines[e].Foreign, v.Engines[e].Speed = s.Engines[i].Idle, s.Engines[i].Foreign, s.Engines[i].Speed
 			for _, end := range s.Engines[i].Ends {
 				v.Engines[e].Ends = append(v.Engines[e].Ends, admission.Ending{At: now + Time(end.In), Amount: end.Amount})
 			}
@@ -136,6 +147,7 @@ func (s *Status) Elsewhere(base *admission.Table, id ID, now Time) *admission.El
 		c.Protected = plus(c.Protected, row.Protected)
 		c.Waiting += row.Waiting
 		c.Within = c.Within || row.Within
+		c.Wants = c.Wants || row.Wants
 		c.InTime = c.InTime || row.InTime
 		c.Recalled = c.Recalled || row.Recalled
 		c.Offered += row.Offered

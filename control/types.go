@@ -181,7 +181,8 @@ type Away struct {
 	Offered  uint64        `json:"offered"` // requests since the replica started
 	Prompt   int32         `json:"prompt_tokens,omitempty"`
 	Within   bool          `json:"within,omitempty"`   // its head is short within the floor
-	InTime   bool          `json:"in_time,omitempty"`  // its head is short and can be in time
+	Wants    bool          `json:"wants,omitempty"`    // its head waits for capacity
+	InTime   bool          `json:"in_time,omitempty"`  // so, and it can be in time
 	Recalled bool          `json:"recalled,omitempty"` // what was lent when its lending closed is out
 	Pending  time.Duration `json:"pending_ns"`         // the oldest request without a first token
 	Pressed  time.Duration `json:"pressed_ns"`         // since demand did not fit
@@ -209,10 +210,11 @@ type Status struct {
 
 // EngineStatus is what nobody uses of an engine.
 type EngineStatus struct {
-	Engine string          `json:"engine"`
-	Idle   Amount          `json:"idle"`
-	Ends   []End           `json:"ends,omitempty"` // what is predicted to end by itself next
-	Speed  admission.Speed `json:"speed"`
+	Engine  string          `json:"engine"`
+	Idle    Amount          `json:"idle"`
+	Foreign Amount          `json:"foreign"`        // what it runs that no replica sent
+	Ends    []End           `json:"ends,omitempty"` // what is predicted to end by itself next
+	Speed   admission.Speed `json:"speed"`
 }
 
 // ClassStatus is a class at one replica that has had requests of it.
