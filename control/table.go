@@ -61,8 +61,12 @@ func (r *Report) Fill(t *admission.Table, d *admission.Demands) {
 	r.Engines, r.Classes = make([]EngineReport, len(t.Engines)), make([]ClassReport, len(t.Classes))
 	for i := range t.Engines {
 		e := &t.Engines[i]
+		var total Amount
+		if !e.Closed {
+			total = admission.Of(e.Slots, e.KV)
+		}
 		r.Engines[i] = EngineReport{
-			Engine: e.Name, Total: admission.Of(e.Slots, e.KV), Used: d.Engines[i].Used, High: d.Engines[i].Used, Down: d.Engines[i].Down,
+			Engine: e.Name, Total: total, Used: d.Engines[i].Used, High: d.Engines[i].Used, Down: d.Engines[i].Down,
 			Gauge: Amount{-1, -1}, Others: Amount{-1, -1},
 		}
 	}

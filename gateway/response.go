@@ -61,6 +61,7 @@ const (
 	headerDecision = "Headgate-Decision"
 	headerQueue    = "Headgate-Queue-Ms"
 	headerLoan     = "Headgate-Loan"
+	headerGrant    = "Headgate-Grant" // in a fleet
 )
 
 func newResponse(out http.ResponseWriter, r *http.Request, cfg *Config) *response {
@@ -84,6 +85,9 @@ func (w *response) Admitted(d relay.Decision) {
 		decision = "observed"
 	}
 	w.decided(decision, d.Wait, d.Loan)
+	if g := d.Grant.String(); g != "" {
+		w.header.Set(headerGrant, g)
+	}
 }
 
 func (w *response) decided(decision string, wait time.Duration, loan bool) {

@@ -128,8 +128,11 @@ type Event struct {
 	KVUsed  int64  `json:"kv_used,omitempty"` // tokens
 
 	Revision uint64 `json:"revision,omitempty"` // of the class table that allowed it
-	Count    uint64 `json:"count,omitempty"`    // of lost events
-	Version  string `json:"version,omitempty"`  // of the process that writes
+	// Grant, in a fleet, is the epoch and revision of the grant that allowed it, or
+	// "survival" where none was in force.
+	Grant   string `json:"grant,omitempty"`
+	Count   uint64 `json:"count,omitempty"`   // of lost events
+	Version string `json:"version,omitempty"` // of the process that writes
 
 	// Shadow: the pool only observes. An admission was none, and a recall or lending
 	// is what it would have been.

@@ -246,7 +246,7 @@ func (a *attempt) sinkAdmitted() {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	a.sink.Admitted(Decision{
-		Queued: a.record.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan, Observed: a.record.mind.shadow != nil,
+		Queued: a.record.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan, Grant: a.record.grant, Observed: a.record.mind.shadow != nil,
 	})
 }
 

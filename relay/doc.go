@@ -58,6 +58,7 @@ import (
 	"time"
 
 	"headgate/admission"
+	"headgate/control"
 	"headgate/engine"
 	"headgate/journal"
 	"headgate/telemetry/tracing"
@@ -85,6 +86,7 @@ type Decision struct {
 	Loan   bool          // it runs on capacity that its class borrows
 	// Observed: nothing was decided, since the pool only observes.
 	Observed bool
+	Grant    Provenance
 }
 
 // Sink receives an answer. Its methods are called by one goroutine at a time.
@@ -127,6 +129,11 @@ type Config struct {
 	Keepalive time.Duration
 	// MaxAnswer bounds an answer that is assembled, in bytes.
 	MaxAnswer int
+	// Replica is this one's name and life in a fleet whose replicas share the engines;
+	// zero: the pool has them to itself. ClockDrift is the part of a lease's time by
+	// which clocks may differ.
+	Replica    control.ID
+	ClockDrift float64
 	// Spans: engines export spans, so that attempts are remembered for them.
 	Spans bool
 	// Start is the moment that the journal and admission count from.
