@@ -24,8 +24,9 @@ type Allocator struct {
 	// early are reports that came before what they belong to: the last of each life.
 	early    map[ID]*Report
 	nHandoff uint64
-	echoed   uint64 // whoever's grant is not later gets a new one, see life.echo
-	shared   Time   // when what nobody wants was last shared anew
+	noted    []Handoff // of late
+	echoed   uint64    // whoever's grant is not later gets a new one, see life.echo
+	shared   Time      // when what nobody wants was last shared anew
 
 	fx []Effect
 	t  target // scratch and result of the last decision

@@ -134,7 +134,8 @@ func (a *Allocator) level(now [][]Amount) {
 }
 
 // raise gives out what is free: first what has to be, what is wanted within a floor
-// before the rest, then what the target says.
+// before the rest, then what the target says. Up to what a replica is bound by anyhow a
+// raise takes nothing from what is free.
 func (a *Allocator) raise(now [][]Amount, all bool) {
 	t := &a.t
 	order := t.order[:0]
@@ -148,12 +149,15 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 	for c := range a.accounts {
 		free := most(a.free(c), Amount{})
 		short := false
+		give := func(i int, up Amount) {
+			l := t.lives[i]
+			up = least(up, plus(free, over(l.bound[c], now[i][c])))
+			free = minus(free, minus(over(plus(now[i][c], up), l.bound[c]), over(now[i][c], l.bound[c])))
+			now[i][c] = plus(now[i][c], up)
+		}
 		for _, i := range order {
-			miss := over(t.must[i][c], now[i][c])
-			give := least(miss, free)
-			short = short || give != miss
-			now[i][c] = plus(now[i][c], give)
-			free = minus(free, give)
+			give(i, over(t.must[i][c], now[i][c]))
+			short = short || !within(t.must[i][c], now[i][c])
 		}
 		if short {
 			continue // what comes free next is for them
@@ -162,12 +166,9 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 			if !all && t.asks[i].class < 0 && t.lives[i].rev != 0 {
 				continue
 			}
-			give := least(over(t.want[i][c], now[i][c]), free)
-			if a.accounts[c].engine >= 0 && give[0] == 0 {
-				continue
+			if up := over(t.want[i][c], now[i][c]); a.accounts[c].engine < 0 || up[0] > 0 && free[0] > 0 {
+				give(i, up)
 			}
-			now[i][c] = plus(now[i][c], give)
-			free = minus(free, give)
 		}
 	}
 }
@@ -262,7 +263,7 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	l := a.t.lives[i]
 	a.rev++
 	g := &Grant{
-		Pool: a.pool.Name, ID: l.id, Lease: l.lease, Epoch: a.epoch, Rev: a.rev, Recall: l.recall,
+		Pool: a.pool.Name, ID: l.id, Lease: l.lease, Epoch: a.epoch, Rev: a.rev, Recall: l.recall, Echo: slices.ContainsFunc(a.lives, func(l *life) bool { return !l.live && l.echo != 0 }),
 		Accounts: make([]Account, len(a.accounts)), Classes: make([]ClassGrant, len(a.pool.Classes)),
 	}
 	if q := &a.t.asks[i]; q.class >= 0 {
@@ -278,11 +279,7 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	for c := range a.accounts {
 		v := &g.Accounts[c]
 		v.Amount, v.Bound, v.Survival = amounts[c], l.bound[c], a.survival(l, c)
-		if acc := &a.accounts[c]; acc.engine >= 0 {
-			v.Engine = a.pool.Engines[acc.engine].Name
-		} else {
-			v.Class = a.pool.Classes[acc.class].Name
-		}
+		v.Engine, v.Class = a.accountName(c)
 	}
 	for k := range g.Classes {
 		c := &a.pool.Classes[k]
@@ -325,7 +322,10 @@ func (l *life) smooth(c int) (v Amount) {
 func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
 	t := &a.t
 	for i, l := range t.lives {
-		waits := t.asks[i].class >= 0 && !coversAll(now[i], t.must[i])
+		waits := false
+		for c := range now[i] {
+			waits = waits || t.asks[i].class >= 0 && !within(minus(t.must[i][c], t.kept[i][c]), now[i][c])
+		}
 		switch {
 		case waits && l.handoff == nil:
 			a.nHandoff++
@@ -385,5 +385,9 @@ func (a *Allocator) drop(l *life) {
 
 func (a *Allocator) note(h *handoff, s Stage) {
 	h.Stage, h.At, h.Since = s, a.now, time.Duration(a.now-h.opened)
+	if len(a.noted) == recentHandoffs {
+		a.noted = append(a.noted[:0], a.noted[1:]...)
+	}
+	a.noted = append(a.noted, h.Handoff)
 	a.fx = append(a.fx, Effect{Op: Note, Handoff: h.Handoff})
 }

@@ -7,14 +7,16 @@ import (
 
 // What a decision hands out, in this order, each as far as there is something left:
 //
-//  1. to each replica what survives its lease;
+//  1. to each replica what survives its lease, and to one that has not said yet what it
+//     uses all that it was granted before;
 //  2. what classes use within their floors, by rank; of a class that uses more than
 //     its floor over all replicas, each replica's guarantee first, the rest in
 //     equal parts;
 //  3. what waits within a floor, one request at a time, the longest waiting first;
-//  4. what replicas keep of their guarantees though they do not use it: as their
-//     cores hold it, and more where demand presses or nobody knows (see keep);
-//  5. loans: what is used beyond floors;
+//  4. loans: what is used beyond floors, which ends by itself or for 2 and 3;
+//  5. what replicas keep of their guarantees though they do not use it: as their
+//     cores hold it, and more where demand presses or nobody knows (see keep). What
+//     their own loans have of it they can call back without anybody else;
 //  6. what waits and has to borrow, by rank, one request at a time for each replica;
 //     one that has waited for long gets, when somebody's ends, what that one borrows
 //     beyond an equal part;
@@ -36,7 +38,7 @@ type target struct {
 	use       [][]Amount // 2 to 6, by account
 	must      [][]Amount // with what survives: 1 to 6
 	want      [][]Amount // the target
-	kept      [][]Amount // by engine: 4, as far as no loan of the replica's own uses it
+	kept      [][]Amount // 5, by account
 	loan      [][]Amount // by class and engine: what is used beyond floors
 	protected [][]Amount // by class: what of the floor is in use, wanted or kept
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
@@ -104,7 +106,7 @@ func (a *Allocator) aim() {
 	}
 	n, m, nk, ne := len(t.lives), len(a.accounts), len(a.pool.Classes), len(a.pool.Engines)
 	t.use, t.must, t.want = grown(t.use, n, m), grown(t.must, n, m), grown(t.want, n, m)
-	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, ne), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
+	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.left, nk), zeroed(t.ceiling, nk)
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
@@ -128,6 +130,9 @@ func (a *Allocator) aim() {
 			t.must[i][c] = a.survival(l, c)
 			t.cap[c] = minus(t.cap[c], t.must[i][c])
 			t.idle[c] = minus(t.idle[c], most(l.used[c], t.must[i][c]))
+			if !l.seen {
+				t.take(i, c, most(l.granted[c], l.used[c]), t.must[i][c])
+			}
 		}
 	}
 	for i, l := range t.lives {
@@ -144,10 +149,10 @@ func (a *Allocator) aim() {
 		a.waitsWithin(k)
 	}
 	for k := range a.pool.Classes {
-		a.keeps(k)
+		a.lends(k)
 	}
 	for k := range a.pool.Classes {
-		a.lends(k)
+		a.keeps(k)
 	}
 	for k := range a.pool.Classes {
 		a.waitsBeyond(k)
@@ -350,21 +355,41 @@ func (a *Allocator) keep(k, i int) (Amount, string) {
 	return most(base, minus(whole, spare)), "in use, a part of its slack is lent"
 }
 
-// keeps is 4. It stays on engines where the replica has it already.
+// lends is 4: what class k uses beyond its floor.
+func (a *Allocator) lends(k int) {
+	t := &a.t
+	claims := make([]Amount, len(t.lives))
+	for e := range a.pool.Engines {
+		for i := range t.lives {
+			claims[i] = t.loan[i][k*len(a.pool.Engines)+e]
+			if c := t.ceiling[k]; c >= 0 {
+				claims[i] = least(claims[i], most(t.room(i, c), Amount{}))
+			}
+		}
+		t.split(claims, most(t.cap[e], Amount{}))
+		for i := range t.lives {
+			t.short[i] = t.short[i] || claims[i] != t.loan[i][k*len(a.pool.Engines)+e]
+			a.takeFor(i, k, e, claims[i])
+		}
+	}
+}
+
+// keeps is 5. It stays on engines where the replica has it already.
 func (a *Allocator) keeps(k int) {
 	t := &a.t
 	extra := make([]Amount, len(t.lives))
 	for i := range t.lives {
 		keep, _ := a.keep(k, i)
-		extra[i] = over(keep, t.protected[i][k])
+		var loans Amount
+		for _, v := range t.loan[i] {
+			loans = plus(loans, v)
+		}
+		extra[i] = over(over(keep, t.protected[i][k]), loans)
 	}
 	t.split(extra, t.left[k])
 	for i, l := range t.lives {
 		for pass := range 2 {
 			for e := range a.pool.Engines {
-				if extra[i] == (Amount{}) {
-					break
-				}
 				give := least(extra[i], most(t.room(i, e), Amount{}))
 				if pass == 0 {
 					give = least(give, over(l.granted[e], t.use[i][e]))
@@ -374,37 +399,13 @@ func (a *Allocator) keeps(k int) {
 				}
 				a.takeFor(i, k, e, give)
 				t.kept[i][e] = plus(t.kept[i][e], give)
+				if c := t.ceiling[k]; c >= 0 {
+					t.kept[i][c] = plus(t.kept[i][c], give)
+				}
 				t.protected[i][k] = plus(t.protected[i][k], give)
 				t.left[k] = over(t.left[k], give)
 				extra[i] = minus(extra[i], give)
 			}
-		}
-	}
-}
-
-// lends is 5: what class k uses beyond its floor. What a replica keeps for another
-// class of its own and does not use is the first that its loans have.
-func (a *Allocator) lends(k int) {
-	t := &a.t
-	claims := make([]Amount, len(t.lives))
-	for e := range a.pool.Engines {
-		room := most(t.cap[e], Amount{})
-		for i := range t.lives {
-			loan := &t.loan[i][k*len(a.pool.Engines)+e]
-			inside := least(*loan, t.kept[i][e])
-			t.kept[i][e] = minus(t.kept[i][e], inside)
-			claims[i] = minus(*loan, inside)
-			if c := t.ceiling[k]; c >= 0 {
-				claims[i] = least(claims[i], most(t.room(i, c), Amount{}))
-			}
-		}
-		before := slices.Clone(claims)
-		t.split(claims, room)
-		for i := range t.lives {
-			if claims[i] != before[i] {
-				t.short[i] = true
-			}
-			a.takeFor(i, k, e, claims[i])
 		}
 	}
 }

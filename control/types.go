@@ -77,6 +77,9 @@ type Grant struct {
 	// Recall: what is above the grant is wanted by protected demand, so that classes
 	// that reclaim give it back by force. Else it is given back as it ends.
 	Recall bool `json:"recall,omitempty"`
+	// Echo: a report with a sample of each engine that was asked for after this grant
+	// was taken is wanted, since it shows what somebody who is gone has left there.
+	Echo bool `json:"echo,omitempty"`
 	// Handoff is the number of the handoff that it is a part of, 0 of none; For is the
 	// class that wants it.
 	Handoff uint64 `json:"handoff,omitempty"`
