@@ -105,6 +105,16 @@ func (c *Core) withheld(en *engine) Amount {
 	return en.spec.Withheld
 }
 
+// withheldSum is what others may use of all engines that count.
+func (c *Core) withheldSum() (sum Amount) {
+	for e := range c.engines {
+		if en := &c.engines[e]; en.spec.Shared {
+			sum = sum.add(en.foreign)
+		}
+	}
+	return sum
+}
+
 // ceiling is what a class may use at most, of what its ceiling leaves it here.
 func (c *Core) ceiling(cl *class) Amount {
 	switch {
@@ -156,58 +166,59 @@ func (c *Core) falls(cl *class, en *engine, delta Amount) {
 	}
 }
 
-// giveBack ends loans for what is used beyond the shares, where that is wanted: as
-// many as it takes beside what is on its way out already, of those with the least
-// waste. What has to be left for later asks for a tick.
+// giveBack ends loans for what is used beyond the shares, where that is wanted: until
+// it is made up for beside what is on its way out already, or as far as there are
+// loans that may be ended, those with the least waste first; and none without which the
+// others do as much. What has to be left for later asks for a tick.
 func (c *Core) giveBack() {
 	if !c.share.recall || c.share.expired || c.bypass {
 		return
 	}
-	for k := range c.classes {
-		cl := &c.classes[k]
-		if over := cl.excess(cl.used.sub(cl.going)); over != (Amount{}) && c.reclaimable() {
-			c.victims = c.victims[:0]
-			for e := range c.engines {
-				c.collect(Engine(e), cl)
-			}
-			c.rank()
-			c.endBeyond(over)
-		}
-	}
+	var here [MaxEngines]Amount
+	var left [MaxClasses]Amount
+	over := false
 	for e := range c.engines {
 		en := &c.engines[e]
-		if over := en.excess(en.used.sub(en.going)); over != (Amount{}) && c.reclaimable() {
-			c.candidates(Engine(e), nobody)
-			c.endBeyond(over)
+		here[e] = en.used.sub(en.going)
+		over = over || en.excess(here[e]) != (Amount{})
+	}
+	for k := range c.classes {
+		cl := &c.classes[k]
+		left[k] = cl.used.sub(cl.going)
+		over = over || cl.excess(left[k]) != (Amount{})
+	}
+	if !over || !c.reclaimable() {
+		return
+	}
+	// excess is what is beyond the shares where a hold is, without it and with it.
+	excess := func(h *hold, without, with Amount) (a, b [2]Amount) {
+		cl, en := &c.classes[h.class], &c.engines[h.engine]
+		u, v := left[h.class], here[h.engine]
+		return [2]Amount{cl.excess(u.sub(without)), en.excess(v.sub(without))}, [2]Amount{cl.excess(u.add(with)), en.excess(v.add(with))}
+	}
+	c.victims = c.victims[:0]
+	for e := range c.engines {
+		for k := range c.classes {
+			if c.engines[e].excess(here[e]) != (Amount{}) || c.classes[k].excess(left[k]) != (Amount{}) {
+				c.collect(Engine(e), &c.classes[k])
+			}
 		}
 	}
-}
-
-// endBeyond ends victims until they make up for over, or as far as they do, and none
-// without which the others do as much.
-func (c *Core) endBeyond(over Amount) {
-	left := make([]Amount, 0, MaxClasses)
-	for j := range c.classes {
-		left = append(left, c.classes[j].used.sub(c.classes[j].going))
-	}
-	var got Amount
+	c.rank()
 	for i := range c.victims {
 		v := &c.victims[i]
-		if over.within(got) {
-			break
-		}
 		h := &c.holds[v.hold]
-		if left[h.class].within(c.classes[h.class].floor) {
-			continue
+		if without, with := excess(h, h.amount, Amount{}); without != with && !left[h.class].within(c.classes[h.class].floor) {
+			v.ended = true
+			left[h.class], here[h.engine] = left[h.class].sub(h.amount), here[h.engine].sub(h.amount)
 		}
-		v.ended = true
-		left[h.class], got = left[h.class].sub(h.amount), got.add(h.amount)
 	}
-	over = over.min(got)
 	for i := len(c.victims) - 1; i >= 0; i-- {
 		v := &c.victims[i]
-		if less := got.sub(c.holds[v.hold].amount); v.ended && over.within(less) {
-			v.ended, got = false, less
+		h := &c.holds[v.hold]
+		if without, with := excess(h, Amount{}, h.amount); v.ended && without == with {
+			v.ended = false
+			left[h.class], here[h.engine] = left[h.class].add(h.amount), here[h.engine].add(h.amount)
 		}
 	}
 	for i := range c.victims {
