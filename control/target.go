@@ -135,6 +135,9 @@ func (a *Allocator) aim() {
 			}
 		}
 	}
+	if n == 0 {
+		return
+	}
 	for i, l := range t.lives {
 		for k := range l.classes {
 			if at := &l.classes[k]; at.short {
