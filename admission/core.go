@@ -24,9 +24,10 @@ type Core struct {
 	bypass  bool
 	working int // engines that count
 
+	share    share
 	whole    Amount // of all open engines, ready or not
 	envelope Amount // of the engines that count, and what still runs on the others
-	foreign  Amount // summed over engines
+	foreign  Amount // summed over engines, with what is withheld
 	used     Amount // summed over classes
 	promised Amount // sum over classes of max(used, hold)
 	kept     Amount // sum over classes of max(used, unlent)
@@ -72,8 +73,10 @@ type class struct {
 	// window's service is not due.
 	floor Amount
 	used  Amount
-	hold  Amount // what it keeps out of the others' reach
-	most  Amount // what it could ever use: its ceiling, without what is never lent to it
+	// ceiling is what of the configured one is not withheld now.
+	ceiling Amount
+	hold    Amount // what it keeps out of the others' reach
+	most    Amount // what it could ever use: its ceiling, without what is never lent to it
 	// going: of used, what is on its way out, with holds that are ending or over.
 	going Amount
 	// open: lending of this class is open.
@@ -104,6 +107,7 @@ type class struct {
 	pace             pace
 	recall           recall
 	pairing          pairing
+	told             told
 	paced            int   // holds with a limit of their own per output token
 	warm             int64 // KV tokens of sessions that are kept warm
 	coolest, warmest int32 // these sessions, by the time until which they are
@@ -120,9 +124,9 @@ type engine struct {
 	faults    int  // attempts in a row that it failed before a token
 	used      Amount
 	going     Amount // of used, with holds that are ending or over
-	foreign   Amount
-	slack     int64 // KV tokens kept free because the engine preempted
-	calm      Time  // since when it has not preempted, or slack was last lowered
+	foreign   Amount // what others run, by its gauges; of a shared engine what they may use
+	slack     int64  // KV tokens kept free because the engine preempted
+	calm      Time   // since when it has not preempted, or slack was last lowered
 	timing    timing
 	lastFirst Time    // when a hold's first token last came
 	starting  []int32 // holds without a token yet
@@ -264,9 +268,15 @@ func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
 		c.observe(ev.Engine, &ev.Gauge)
 	case Apply:
 		c.apply(ev.Table)
+	case Renew:
+		c.renew(ev.Until)
 	case Tick:
 	default:
 		panic(fmt.Sprintf("admission: event of unknown kind %d", ev.Kind))
+	}
+	if c.share.on {
+		c.giveBack()
+		c.tell()
 	}
 	if c.drain && !c.drained && c.used == (Amount{}) && c.waiting == 0 {
 		c.drained = true
@@ -294,6 +304,9 @@ func (c *Core) wake(t Time) { c.next = min(c.next, t) }
 
 // tick does what is due by the passing of time.
 func (c *Core) tick() {
+	if c.share.over(c.now) {
+		c.expire() // before anything can be admitted
+	}
 	for k := range c.classes {
 		c.expireQueue(Class(k))
 		c.call(Class(k))
@@ -304,7 +317,7 @@ func (c *Core) tick() {
 	for e := range c.engines {
 		en := &c.engines[e]
 		c.calmDown(en)
-		if en.foreign != (Amount{}) && c.now >= en.stale() {
+		if en.gauged() && c.now >= en.stale() {
 			c.setForeign(en, Amount{})
 		}
 		c.retake(en)
@@ -334,12 +347,13 @@ func (c *Core) retime() {
 	if c.blockIn != 0 {
 		c.reclaimable()
 	}
+	c.wake(c.share.ends())
 	for e := range c.engines {
 		en := &c.engines[e]
 		if en.slack > 0 {
 			c.wake(en.calm + slackCalm)
 		}
-		if en.foreign != (Amount{}) {
+		if en.gauged() {
 			c.wake(en.stale())
 		}
 		if en.aside != 0 {
@@ -367,6 +381,7 @@ func (c *Core) apply(t *Table) {
 	c.rev, c.drain, c.stallShare, c.reclaimRate = t.Rev, t.Drain, t.StallShare, t.ReclaimRate
 	c.pause, c.callIn, c.bypass = t.Pause, t.Pause && t.CallIn, t.Bypass
 	c.drained = c.drained && t.Drain
+	c.take(t)
 	for e, spec := range t.Engines {
 		if e == len(c.engines) {
 			c.engines = append(c.engines, engine{id: Engine(e)})
@@ -377,7 +392,7 @@ func (c *Core) apply(t *Table) {
 		if en := &c.engines[e]; en.spec.GaugeAge != spec.GaugeAge {
 			en.ledger.init(Time(min(spec.GaugeAge, maxDuration))+sampleTime, c.now)
 		}
-		c.engines[e].spec, c.engines[e].untrue = spec, 0
+		c.engines[e].adopt(spec)
 	}
 	for k, spec := range t.Classes {
 		if k == len(c.classes) {
@@ -444,6 +459,9 @@ func (c *Core) reckon() {
 			c.envelope = c.envelope.add(en.used)
 			en.foreign = Amount{}
 		}
+		if en.spec.Shared && en.counts {
+			en.foreign = c.withheld(en)
+		}
 		if !en.spec.Closed {
 			c.whole = c.whole.add(Of(en.spec.Slots, en.spec.KV))
 		}
@@ -453,6 +471,7 @@ func (c *Core) reckon() {
 	c.promised = Amount{}
 	for k := range c.classes {
 		cl := &c.classes[k]
+		cl.ceiling = c.ceiling(cl)
 		cl.hold = c.holdNow(cl)
 		c.used = c.used.add(cl.used)
 		c.promised = c.promised.add(cl.used.max(cl.hold))
@@ -553,7 +572,7 @@ func (c *Core) offer(ev *Event) {
 		refuse(CauseTenantFull, int64(c.lines[q.line].n), int64(limit))
 		return
 	}
-	if limit := Time(cl.spec.MaxWait); limit > 0 {
+	if limit := Time(cl.spec.MaxWait); limit > 0 && !c.share.expired {
 		if wait, ok := c.forecast(cl, q); ok && wait > limit {
 			refuse(CauseForecast, int64(wait/1e6), int64(limit/1e6))
 			return

@@ -34,6 +34,7 @@ func (c *Core) enqueue(slot int32) {
 	cl.queue.latest = slot
 	cl.queue.n++
 	c.waiting |= bit(q.class)
+	c.share.stirred = true
 	if cl.spec.MaxWait > 0 {
 		c.wake(q.waits.plus(cl.spec.MaxWait))
 	}
@@ -59,6 +60,7 @@ func (c *Core) unqueue(slot int32) {
 	c.accrue(cl)
 	c.unpair(q.class, c.requestID(slot))
 	cl.queue.n--
+	c.share.stirred = true
 	c.part(cl, slot)
 	if cl.queue.n == 0 {
 		c.waiting &^= bit(q.class)
