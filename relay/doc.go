@@ -77,6 +77,9 @@ type Call struct {
 	// Session is the client's name for what its requests share a growing prefix in;
 	// "" is none.
 	Session string
+	// TTFT and TPOT are limits of the request's own, which the caller has checked that
+	// it may have; 0 is its class's.
+	TTFT, TPOT time.Duration
 }
 
 // Decision is what admission said about a call that may run.
@@ -87,6 +90,8 @@ type Decision struct {
 	// Observed: nothing was decided, since the pool only observes.
 	Observed bool
 	Grant    Provenance
+	// Objective is what it was offered with: its class's, with its own limits.
+	Objective admission.Objective
 }
 
 // Sink receives an answer. Its methods are called by one goroutine at a time.

@@ -99,7 +99,9 @@ type record struct {
 	kept             *wire.Stitch    // of earlier attempts; nil: the next one begins anew
 	collected        *wire.Assembler // of the same, where the client gets one document
 	warm             warmth
-	trail            []uint64 // of its prompt, see affinity.go; nil: there is one engine
+	trail            []uint64            // of its prompt, see affinity.go; nil: there is one engine
+	objective        admission.Objective // that it was offered with
+	first            time.Time           // of the first token of the answer that its client gets; its goroutine's alone
 
 	// Guarded by the pool's mutex.
 	stage     stage
