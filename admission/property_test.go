@@ -43,6 +43,9 @@ type world struct {
 	warm     map[uint32]warmth
 	untrue   []int // reclaims in a row that each engine did not confirm
 	bursts   []burst
+	lease    lease
+	heard    []heard // of each class, when it was last said to be looked at
+	demands  Demands
 }
 
 // warmth is what a session has left.
@@ -91,6 +94,8 @@ type sample struct {
 func newWorld(t *rapid.T) *world {
 	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}, closed: map[uint64]bool{}, opened: map[ID]uint64{}, passed: map[ID]int64{}, warm: map[uint32]warmth{}}
 	w.table = drawTable(t, &Table{})
+	drawShares(t, w.table, 0)
+	w.lease.take(w.table, 0)
 	w.core, w.twin = New(w.table, worldSlots), New(w.table, worldSlots)
 	w.history = make([][]sample, len(w.table.Classes))
 	w.debt, w.untrue = make([]Time, len(w.table.Classes)), make([]int, len(w.table.Engines))
@@ -176,6 +181,7 @@ func (w *world) apply(ev *Event) {
 	before := w.core.Snapshot()
 	w.accrue(before)
 	w.note(ev, before)
+	w.lease.pass(ev, w.now)
 	fx := w.core.Step(w.now, ev, nil)
 	if diff := cmp.Diff(fx, w.twin.Step(w.now, ev, nil)); diff != "" {
 		w.t.Fatalf("the same input gave another output: %s", diff)
@@ -188,6 +194,7 @@ func (w *world) apply(ev *Event) {
 	}
 	after := w.core.Snapshot()
 	w.check(before, after, ev, fx)
+	w.checkTold(before, after, ev, fx)
 	w.checkTimers(after)
 }
 
@@ -594,6 +601,11 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}})
 		},
 		"tick": func(*rapid.T) { w.step(&Event{Kind: Tick}) },
+		"renew": func(t *rapid.T) {
+			if w.table.Until != 0 {
+				w.step(&Event{Kind: Renew, Until: w.now + Time(rapid.IntRange(-2, 6).Draw(t, "until"))*1e9})
+			}
+		},
 		"table": func(t *rapid.T) {
 			if rapid.IntRange(0, 3).Draw(t, "seldom") > 0 {
 				return
@@ -601,6 +613,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			tab := drawTable(t, w.table)
 			w.step(&Event{Kind: Tick})
 			w.now++ // so that the last step and this one are not of one moment
+			drawShares(t, tab, w.now)
 			for k := range tab.Classes {
 				if k == len(w.history) {
 					w.history = append(w.history, nil)
