@@ -423,8 +423,8 @@ func (w *world) overtake(e *Effect, before *Snapshot) {
 	if head == nil || w.tenant[head.ID.Slot()] != e.Tenant || w.order[head.ID.Slot()] > w.order[e.ID.Slot()] {
 		w.t.Fatalf("request %d overtook one of its tenant that was not the head:\n%v", e.ID, before)
 	}
-	if w.core.requests[head.ID.Slot()].barred&(1<<e.Engine) != 0 {
-		return // nor is it in anybody's way on an engine that can't run it
+	if w.core.requests[head.ID.Slot()].keptFrom()&(1<<e.Engine) != 0 {
+		return // nor is it in anybody's way on an engine that is not given it
 	}
 	if head.Wants == (AmountView{}) {
 		return // the head waits for an engine that takes no work
@@ -628,6 +628,9 @@ func (w *world) actions() map[string]func(*rapid.T) {
 				w.debt = append(w.debt, 0)
 			}
 			w.table, w.untrue, w.bursts = tab, make([]int, len(tab.Engines)), nil
+			for _, h := range w.holds {
+				h.recall = 0 // what is a loan is decided anew
+			}
 			w.apply(&Event{Kind: Apply, Table: tab})
 			for k, v := range w.core.Snapshot().Classes {
 				w.debt[k] = v.Owed

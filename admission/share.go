@@ -289,7 +289,7 @@ func (c *Core) isShort(cl *class) bool {
 	short := false
 	for e := range c.engines {
 		f, ok := c.fitOn(cl, &c.engines[e], q)
-		short = short || ok && f.roomy() && f.refusal != refusedWhole && f.refusal != refusedPaired
+		short = short || ok && (f.ok || f.refusal == refusedStall)
 	}
 	c.foreign, cl.ceiling = foreign, ceiling
 	for e := range c.engines {
