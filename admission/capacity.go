@@ -413,6 +413,8 @@ func (c *Core) admit(slot int32, f *fitting) {
 	q.state, q.hold = stateRunning, i
 	if f.piece > 0 {
 		h.prompt, h.piece = f.piece, f.piece
+	} else if h.token = Time(q.token); h.token > 0 {
+		cl.paced++
 	}
 	c.chill(q.session)
 	pin := cl.spec.PinAfter > 0 && int(q.reclaims) >= cl.spec.PinAfter
@@ -470,6 +472,9 @@ func (c *Core) free(i int32) {
 	}
 	if h.pinned {
 		cl.pinned = false
+	}
+	if h.token > 0 {
+		cl.paced--
 	}
 	if h.pairs > 0 {
 		p := &c.classes[h.pairs-1].pairing

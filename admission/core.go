@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"strconv"
+	"time"
 )
 
 // Core is one pool's admission state. It is not safe for concurrent use: the
@@ -107,6 +108,7 @@ type class struct {
 	recall           recall
 	pairing          pairing
 	told             told
+	paced            int   // holds with a limit of their own per output token
 	warm             int64 // KV tokens of sessions that are kept warm
 	coolest, warmest int32 // these sessions, by the time until which they are
 	counts           Counts
@@ -160,7 +162,9 @@ type request struct {
 	hold        int32
 	place       uint64
 	arrived     Time
-	waits       Time // since when it has waited
+	waits       Time          // since when it has waited
+	first       time.Duration // its own limits, see own.go; 0 is its class's
+	token       time.Duration
 	line        int32
 	prev        int32 // in its tenant's line
 	next        int32
@@ -206,6 +210,7 @@ type hold struct {
 	scheduled Time // when the engine said that it began; 0 where it does not
 	first     Time // of the first tokens
 	firstOut  int32
+	token     Time // its request's own limit per output token; 0 is none
 	expires   Time // of a ghost
 	prev      int32
 	next      int32 // in the class's list of loans, or the free list
@@ -497,6 +502,7 @@ func (c *Core) offer(ev *Event) {
 	*q = request{
 		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
 		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, unsplit: ev.Flags&FlagUnsplit != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine, barred: ev.Barred, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
+		first: min(max(ev.First, 0), maxDuration), token: min(max(ev.Token, 0), maxDuration),
 		line: c.line(ev.Class, ev.Tenant), prev: none, next: none, longer: none, later: none,
 	}
 	cl.counts.Offered++

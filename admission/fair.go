@@ -49,6 +49,7 @@ type line struct {
 	head, tail int32 // its waiting requests: those in time by place, then those that are late
 	late       int32 // the first that is late
 	n          int
+	turns      int   // starts since one that was late
 	at         int32 // its index in the heap of lines; none while nothing waits
 	sibling    int32 // the same tenant's line in another class
 }

@@ -19,6 +19,7 @@ import (
 //	table [drain] [pause [callin]] [bypass] [reclaims=N] [stalls=SHARE] [until=DURATION] [recall]
 //	                      a table, one class or engine a line (see parseTable); the first builds the core
 //	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N] [session=N] [cached=T [home=ENGINE]] [whole] [unsplit]
+//		[ttft=DURATION] [tpot=DURATION]
 //	cancel id=N
 //	scheduled id=N [cached=T]
 //	progress id=N out=T [prompt=T]
@@ -117,6 +118,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		ev := &Event{
 			Kind: Offer, Class: class(), ID: id, Prompt: int32(num("prompt", 100)), Out: int32(num("out", Undeclared)), N: int32(num("n", 1)),
 			Tenant: Tenant(num("tenant", 0)), Session: uint32(num("session", 0)), Cached: int32(num("cached", 0)),
+			First: dur("ttft"), Token: dur("tpot"),
 		}
 		if d.HasArg("home") {
 			var name string

@@ -116,7 +116,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			}
 			return admitted
 		case f.ok:
-			cl.turn(&c.requests[slot])
+			c.turn(&c.requests[slot])
 			c.unqueue(slot)
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)

@@ -113,6 +113,8 @@ type HeadView struct {
 	Waiting string     `json:"waits_for"`
 	// KV tokens of requests that have passed it.
 	Passed int64 `json:"passed_kv_tokens,omitempty"`
+	// Asks is what it asks for itself in the place of its class's objective.
+	Asks string `json:"asks,omitempty"`
 }
 
 // TenantView is one tenant that waits in a class.
@@ -163,6 +165,7 @@ type HoldSnapshot struct {
 	Pinned  bool       `json:"pinned,omitempty"`       // it is not reclaimed
 	Piece   int32      `json:"piece_tokens,omitempty"` // it only warms so much of a prompt
 	For     string     `json:"freed_for,omitempty"`    // the class for whose head it is ended
+	Asks    string     `json:"asks,omitempty"`         // what its request asks for itself
 	Amount  AmountView `json:"amount"`
 	Prompt  int32      `json:"prompt_tokens"`
 	Out     int32      `json:"output_tokens"`
@@ -240,8 +243,12 @@ func (c *Core) Snapshot() *Snapshot {
 		if h.pairs > 0 {
 			for_ = c.classes[h.pairs-1].spec.Name
 		}
+		asks := ""
+		if h.req != 0 {
+			asks = c.requests[h.req.Slot()].asks()
+		}
 		s.Holds = append(s.Holds, HoldSnapshot{
-			Pinned: h.pinned, Piece: h.piece, For: for_,
+			Pinned: h.pinned, Piece: h.piece, For: for_, Asks: asks,
 			Hold: c.holdID(int32(i)), State: [...]string{"free", "live", "ending", "ghost"}[h.state], Class: c.classes[h.class].spec.Name,
 			Engine: c.engines[h.engine].spec.Name, ID: h.req, Loan: h.loan, Amount: view(h.amount), Prompt: h.prompt, Out: h.out, Since: h.admitted,
 		})
@@ -253,7 +260,7 @@ func (c *Core) Snapshot() *Snapshot {
 func (c *Core) head(k Class, slot int32) *HeadView {
 	cl, q := &c.classes[k], &c.requests[slot]
 	f := c.fit(cl, q)
-	v := &HeadView{ID: c.requestID(slot), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount), Passed: c.classes[k].queue.pass.tokens}
+	v := &HeadView{ID: c.requestID(slot), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount), Passed: c.classes[k].queue.pass.tokens, Asks: q.asks()}
 	r := f.resource
 	switch f.refusal {
 	case refusedNone:
@@ -388,6 +395,9 @@ func (s *Snapshot) String() string {
 		}
 		if v.Head != nil {
 			fmt.Fprintf(&b, "  head %s wants %v, waits for %s\n", called(v.Head.Request, v.Head.ID), v.Head.Wants, v.Head.Waiting)
+			if v.Head.Asks != "" {
+				fmt.Fprintf(&b, "  asks for %s\n", v.Head.Asks)
+			}
 			if v.Head.Passed > 0 {
 				fmt.Fprintf(&b, "  passed by %d kv tokens\n", v.Head.Passed)
 			}
@@ -444,6 +454,9 @@ func (s *Snapshot) String() string {
 		}
 		if v.Piece > 0 {
 			fmt.Fprintf(&b, " warms %d", v.Piece)
+		}
+		if v.Asks != "" {
+			b.WriteString(" asks for " + v.Asks)
 		}
 		if v.For != "" {
 			b.WriteString(" freed for " + v.For)

@@ -156,6 +156,9 @@ type Event struct {
 	// Barred are the engines that can't run an Offer whatever room they have, a bit
 	// each by index: they have not got its model.
 	Barred uint64
+	// First and Token are limits that an Offer has of its own, on the time to its first
+	// token and on that per output token; 0 is its class's. See own.go.
+	First, Token time.Duration
 	// Retry, of an Ended with FlagElsewhere, is for how long the engine wants to be
 	// left alone; 0: it did not say.
 	Retry Time

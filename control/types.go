@@ -67,8 +67,8 @@ type Grant struct {
 	ID
 	// Lease that the grant is valid under. A grant outlives none.
 	Lease int64 `json:"lease"`
-	// Epoch is the leader's, Rev the grant's number in the pool: a later one
-	// replaces an earlier.
+	// Epoch is the leader's, Rev the grant's number in the pool. One of a later epoch, or
+	// of the same and a later revision, replaces an earlier.
 	Epoch uint64 `json:"epoch"`
 	Rev   uint64 `json:"revision"`
 	// Accounts are the engines and limited classes, in the pool's order.
@@ -77,6 +77,9 @@ type Grant struct {
 	// Recall: what is above the grant is wanted by protected demand, so that classes
 	// that reclaim give it back by force. Else it is given back as it ends.
 	Recall bool `json:"recall,omitempty"`
+	// Echo: a report with a sample of each engine that was asked for after this grant
+	// was taken is wanted, since it shows what somebody who is gone has left there.
+	Echo bool `json:"echo,omitempty"`
 	// Handoff is the number of the handoff that it is a part of, 0 of none; For is the
 	// class that wants it.
 	Handoff uint64 `json:"handoff,omitempty"`
@@ -112,11 +115,13 @@ type Report struct {
 	// Seq numbers the reports of one life; a later one replaces an earlier.
 	Seq uint64 `json:"seq"`
 	// Epoch and Rev are of the grant that was in force when the rest was read; 0: none.
-	Epoch   uint64         `json:"epoch"`
-	Rev     uint64         `json:"revision"`
-	Engines []EngineReport `json:"engines"`
-	Classes []ClassReport  `json:"classes"`
-	// Residual is for how long at most what runs now may go on.
+	Epoch uint64 `json:"epoch"`
+	Rev   uint64 `json:"revision"`
+	// GrantAge is for how long that grant has been in force.
+	GrantAge time.Duration  `json:"grant_age_ns"`
+	Engines  []EngineReport `json:"engines"`
+	Classes  []ClassReport  `json:"classes"`
+	// Residual is for how long at most what it has admitted, or may admit, goes on.
 	Residual time.Duration `json:"residual_ns"`
 }
 
@@ -125,10 +130,14 @@ type EngineReport struct {
 	Engine string `json:"engine"`
 	Total  Amount `json:"total"` // as the engine says; zero: not known
 	Used   Amount `json:"used"`
-	Down   bool   `json:"down,omitempty"`
-	// Gauge is what the engine says that it runs, of everybody; -1 is not told. It was
-	// asked for GaugeAge ago. GaugeSeq numbers the samples; 0 is none.
+	// High is the most that it had in the last seconds.
+	High Amount `json:"high"`
+	Down bool   `json:"down,omitempty"`
+	// Gauge is what the engine says that it runs, of everybody, and Others the most of
+	// it that this replica did not send; -1 is not told. It was asked for GaugeAge ago.
+	// GaugeSeq numbers the samples; 0 is none.
 	Gauge    Amount        `json:"gauge"`
+	Others   Amount        `json:"others"`
 	GaugeAge time.Duration `json:"gauge_age_ns,omitempty"`
 	GaugeSeq uint64        `json:"gauge_seq,omitempty"`
 }

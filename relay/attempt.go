@@ -246,7 +246,8 @@ func (a *attempt) sinkAdmitted() {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	a.sink.Admitted(Decision{
-		Queued: a.record.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan, Observed: a.record.mind.shadow != nil,
+		Queued: a.record.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan, Grant: a.record.grant, Observed: a.record.mind.shadow != nil,
+		Objective: a.record.objective,
 	})
 }
 
@@ -670,6 +671,7 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 		a.first = time.Now()
 		a.pool.log(a.record, &journal.Event{Kind: journal.FirstToken, Engine: a.engineName(), Hold: uint64(a.admit.Hold), OutputTokens: int64(a.out)})
 		if a.before == 0 {
+			a.record.first = a.first
 			a.pool.cfg.Metrics.first(a.pool.cfg.Name, a.call.Class, a.first.Sub(a.call.Arrived))
 		}
 	}
@@ -882,6 +884,7 @@ func (p *Pool) finished(a *attempt) {
 	e := &journal.Event{
 		Kind: journal.Finished, Cause: a.cause.String(), Status: status, Engine: a.engineName(), Hold: uint64(a.admit.Hold),
 		PromptTokens: int64(max(a.prompt-a.before, 0)), CachedTokens: int64(a.cached), OutputTokens: int64(a.before + a.out),
+		Missed: a.judge(time.Now()),
 	}
 	p.log(a.record, e)
 	p.cfg.Metrics.finished(p.cfg.Name, a.call.Class, a.cause.String(), time.Since(a.call.Arrived))
