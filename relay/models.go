@@ -123,14 +123,21 @@ func (p *Pool) noneHasLocked(model string) *wire.Error {
 	return wire.NewError(wire.CodeEngineUnavailable, "no engine of pool %s has model %s", p.cfg.Name, cmp.Or(p.alias(model), model))
 }
 
-// contextLeft is the longest sequence that an engine can hold, in tokens; 0: it is
-// not known.
-func contextLeft(caps *engine.Capabilities, model string) int {
-	most := contextOf(caps, model)
-	if caps.KVTokens > 0 && (most == 0 || caps.KVTokens < most) {
+// longest is how many tokens one sequence of a model can have at an engine, prompt and
+// output: the model's context, or all of the KV where that is less. context tells
+// whether the engine says what the context is; 0: it says neither.
+func longest(caps *engine.Capabilities, model string) (most int, context bool) {
+	most = caps.MaxContext
+	for _, m := range caps.Models {
+		if m.ID == model && m.MaxContext > 0 {
+			most = m.MaxContext
+		}
+	}
+	context = most > 0
+	if caps.KVTokens > 0 && (!context || caps.KVTokens < most) {
 		most = caps.KVTokens
 	}
-	return most
+	return most, context
 }
 
 // Models returns the models that the pool answers for now, aliases last. Of a
@@ -150,7 +157,8 @@ func (p *Pool) Models() []Model {
 			k = len(models) - 1
 		}
 		// The tightest engine decides; one that does not say does not.
-		if m, most := &models[k], contextLeft(&p.engines[i].caps, upstream); most > 0 && (m.MaxContext == 0 || most < m.MaxContext) {
+		m := &models[k]
+		if most, _ := longest(&p.engines[i].caps, upstream); most > 0 && (m.MaxContext == 0 || most < m.MaxContext) {
 			m.MaxContext = most
 		}
 	}

@@ -402,15 +402,6 @@ func (p *Pool) Ready() error {
 	return fmt.Errorf("pool %s: no engine is ready%s", p.cfg.Name, p.troublesLocked())
 }
 
-func contextOf(caps *engine.Capabilities, id string) int {
-	for _, m := range caps.Models {
-		if m.ID == id && m.MaxContext > 0 {
-			return m.MaxContext
-		}
-	}
-	return caps.MaxContext
-}
-
 // from is what an interrupted answer is continued from.
 type from uint8
 
@@ -458,8 +449,9 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 			if s.known && !has {
 				continue // it is not given the request
 			}
+			_, context := longest(&s.caps, name)
 			able = able && s.known && f.of(&s.caps, req.API) && !p.unableLocked(i, req.API, f) && name == model &&
-				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || contextOf(&s.caps, name) > 0)
+				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || context)
 		}
 		if able && model != "" {
 			return model, f

@@ -168,7 +168,8 @@ func (p *Pool) sequenceLocked(req *wire.Request, tokens int) int32 {
 		tokens /= req.Prompts
 	case req.Prompts > 1:
 		for i := range p.engines {
-			if most := longest(&p.engines[i].caps); most > 1 {
+			model, _ := p.upstreamLocked(i, req.Model)
+			if most, _ := longest(&p.engines[i].caps, model); most > 1 {
 				tokens = min(tokens, most-1)
 			}
 		}
