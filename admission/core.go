@@ -14,14 +14,15 @@ type Core struct {
 	rev  uint64
 	seq  uint64
 
-	classes []class
-	engines []engine
-	drain   bool
-	drained bool
-	pause   bool
-	callIn  bool
-	bypass  bool
-	working int // engines that count
+	classes  []class
+	engines  []engine
+	drain    bool
+	drained  bool
+	pause    bool
+	callIn   bool
+	bypass   bool
+	working  int // engines that count
+	avoiding int // requests that leave engines alone, and wait; rather too many
 
 	whole    Amount // of all open engines, ready or not
 	envelope Amount // of the engines that count, and what still runs on the others
@@ -149,6 +150,9 @@ type request struct {
 	home        Engine // where they are cached
 	barred      uint64 // engines that can't run it
 	failed      uint64 // engines that have failed it
+	avoids      uint64 // engines that it leaves alone ...
+	avoidsUntil Time   // ... until then
+	avoided     uint8  // how often it has
 	session     uint32
 	kept        int32 // tokens of output from earlier attempts
 	out         int32
@@ -218,8 +222,13 @@ const (
 
 const none = int32(-1)
 
-// maxTries bounds how often an attempt that an engine never touched is repeated.
-const maxTries = 3
+const (
+	// maxTries bounds how often an attempt that an engine never touched is repeated.
+	maxTries = 3
+	// maxAvoids bounds how often a request leaves an engine alone for a time, some two
+	// minutes in all where the engine does not say for how long.
+	maxAvoids = 8
+)
 
 // New returns a core for at most capacity requests at a time, waiting and
 // running. It panics on a table that does not validate: a driver validates
@@ -341,6 +350,7 @@ func (c *Core) retime() {
 			c.wake(en.aside)
 		}
 	}
+	c.avoidNoMore()
 	if c.ghosts > 0 {
 		for i := range c.holds {
 			if h := &c.holds[i]; h.state == holdGhost {
@@ -637,33 +647,30 @@ func (c *Core) ended(ev *Event) {
 	c.charge(q, h.prompt, h.out)
 	q.hold = none
 	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered
-	unsplit := h.piece > 0 && ev.Cause == CauseFailed && ev.Flags&FlagUnsplit != 0
+	failedPiece := h.piece > 0 && ev.Cause == CauseFailed
+	unsplit := failedPiece && (ev.Flags&FlagUnsplit != 0 || q.avoided >= maxAvoids)
 	q.unsplit = q.unsplit || unsplit
-	onward := ev.Cause == CauseReclaimed || warmed || unsplit
+	onward := ev.Cause == CauseReclaimed || warmed || failedPiece
+	kept := ev.Flags&FlagKept != 0
 	// What is kept of an answer is not given up for a wait or a table.
-	q.interrupted = q.interrupted || onward || ev.Flags&FlagKept != 0
+	q.interrupted = q.interrupted || onward || kept
 	switch {
-	case h.piece == 0 && ev.Flags&FlagKept != 0:
+	case h.piece == 0 && kept:
 		// What goes on is measured by what the engine said, not by the estimate.
 		q.prompt = max(h.prompt-q.kept, 1)
 		q.kept += h.out / h.n
 	case warmed:
 		q.cached, q.home = h.piece, h.engine
+	case failedPiece && !unsplit:
+		c.avoid(q, en, ev.Retry)
 	}
 	// What the core itself has interrupted or split goes on, whatever comes; what
 	// failed is tried again where the engine did nothing for it.
 	if again && !onward {
-		again = (!c.drain || ev.Flags&FlagKept != 0) && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
+		again = (!c.drain || kept) && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
 	}
 	if again && !onward {
-		moves := ev.Flags&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], en, q)
-		again = q.tries < maxTries && (moves || ev.Flags&(FlagElsewhere|FlagUntouched) == FlagUntouched)
-		q.tries++
-		if ev.Flags&(FlagElsewhere|FlagReleased) == FlagElsewhere {
-			// A connection broke, perhaps because the request is the death of
-			// engines: it gets one more.
-			q.tries = maxTries
-		}
+		again = c.retries(ev, q, en)
 	}
 	if again {
 		// The table may have changed while it ran.
@@ -690,6 +697,31 @@ func (c *Core) ended(ev *Event) {
 	if c.waiting != 0 {
 		c.pump()
 	}
+}
+
+// retries tells whether a request that an engine has failed is tried again, elsewhere
+// or later.
+func (c *Core) retries(ev *Event, q *request, failed *engine) bool {
+	says := ev.Flags & (FlagElsewhere | FlagUntouched)
+	moves := says&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], failed, q)
+	// With both flags it is not the engine's fault, and won't be better later.
+	stays := !moves && ev.Flags&FlagKept != 0 && (says == FlagElsewhere || says == FlagUntouched)
+	broke := ev.Flags&(FlagElsewhere|FlagReleased) == FlagElsewhere
+	again := (moves || stays || says == FlagUntouched) && q.tries < maxTries
+	switch {
+	case stays && !broke:
+		again = q.avoided < maxAvoids
+	case broke:
+		// A connection broke, perhaps because the request is the death of
+		// engines: it gets one more.
+		q.tries = maxTries
+	default:
+		q.tries++
+	}
+	if again && stays {
+		c.avoid(q, failed, ev.Retry)
+	}
+	return again
 }
 
 func (c *Core) released(id Hold) {

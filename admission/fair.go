@@ -347,8 +347,8 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 	reach := c.reach(cl, head)
 	lines, n := c.front(cl)
 	for _, i := range lines[:n] {
-		if c.lines[i].counter > reach {
-			break
+		if c.lines[i].counter > reach && c.requests[cl.queue.head].avoids == 0 {
+			break // a head that waits for a moment, and not for capacity, is overtaken by time
 		}
 		slot := c.lines[i].head
 		for range foremost {

@@ -437,7 +437,7 @@ func (w *world) works(slot uint32) bool {
 	q := &w.core.requests[slot]
 	for e := range w.core.engines {
 		en := &w.core.engines[e]
-		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() {
+		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() && q.avoids&(1<<e) == 0 {
 			return true
 		}
 	}

@@ -20,7 +20,8 @@ type outcome struct {
 	flags uint8
 	err   *wire.Error
 	fault fault          // of the engine rather than of the request
-	retry admission.Time // for how long the engine wants to be left alone
+	busy  bool           // the engine refused for want of room, or of time to load
+	retry admission.Time // for how long it wants to be left alone
 	// confirm waits for the release of what the attempt may still hold at the
 	// engine; nil: it holds nothing there.
 	confirm func(context.Context) engine.Confirmation
@@ -74,11 +75,12 @@ func (o *outcome) left() { o.cause, o.err = admission.CauseClientGone, wire.Clie
 
 // answered takes an engine's error, of a status or in a stream.
 func (o *outcome) answered(status int, err *wire.Error) {
-	if elsewheres(status) {
-		o.refused(err)
+	if !elsewheres(status) {
+		o.failed(err)
 		return
 	}
-	o.failed(err)
+	o.busy = status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
+	o.refused(err)
 }
 
 // refused is an attempt that the engine did nothing for.

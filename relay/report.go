@@ -89,7 +89,8 @@ func (a *attempt) store() {
 	r := a.record
 	r.kept, r.collected = nil, nil
 	broken := (a.fault == faultBroken || a.fault == faultRefused && a.out == 0) && !a.ahead && !a.bound
-	if a.stitch == nil || a.cause != admission.CauseReclaimed && a.cause != admission.CauseUnreachable && !broken {
+	untouched := a.flags&admission.FlagUntouched != 0
+	if a.stitch == nil || a.cause != admission.CauseReclaimed && !untouched && !broken {
 		return
 	}
 	kept := a.stitch.Kept()

@@ -37,6 +37,7 @@ type simulated struct {
 	mem     atomic.Pointer[enginetest.Listener]
 	front   *http.Server
 	refused atomic.Value // a path that answers with an error
+	full    atomic.Int32 // so many completions are refused for want of room
 }
 
 // listen lets the engine be reached, crash breaks every connection to it.
@@ -46,6 +47,11 @@ func (s *simulated) listen() {
 	front, mem := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == s.refused.Load() {
 			http.Error(w, "no", http.StatusInternalServerError)
+			return
+		}
+		if r.URL.Path == wire.Completions.Path() && s.full.Add(-1) >= 0 {
+			w.Header().Set("Retry-After-Ms", "300")
+			http.Error(w, "full", http.StatusTooManyRequests)
 			return
 		}
 		s.handler.ServeHTTP(w, r)

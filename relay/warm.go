@@ -21,7 +21,8 @@ import (
 // mean the same.
 //
 // A piece that can't be made or that the engine fails does not fail its request:
-// the core is told that this prompt can't be split, and starts it whole. An engine
+// the core is told that this prompt can't be split, and starts it whole; but not of an
+// engine that is busy or was never reached, which says nothing of the prompt. An engine
 // that says other ids than it then makes of the prompts is not asked any more: its
 // pieces would be computed for nothing.
 //
@@ -85,10 +86,10 @@ func (a *attempt) runPiece(ctx context.Context, t *terms) {
 		a.confirm = stream.Abort
 		a.drop(ctx, stream)
 	}
-	switch a.cause {
-	case admission.CauseFailed:
+	switch {
+	case a.cause == admission.CauseFailed && !a.busy && a.flags&admission.FlagUntouched == 0:
 		a.flags |= admission.FlagUnsplit
-	case admission.CauseFinished:
+	case a.cause == admission.CauseFinished:
 		r.warm.engine, r.warm.tokens, a.warmed = a.admit.Engine, n, n-had
 	}
 }

@@ -294,6 +294,27 @@ func TestNotSplit(t *testing.T) {
 	}
 }
 
+// TestBusyForAPiece: an engine that has no room for a piece says nothing about the
+// prompt, which is split once it has.
+func TestBusyForAPiece(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newCaching(t, nil)
+		s.full.Store(2)
+		s.busy(600)
+		batch := s.batch(wire.Chat, ask(wire.Chat, false, long(1600), 30, ""))
+		<-batch.done
+		s.wantCode(batch, "")
+		pass(20 * time.Second)
+		s.wantEmpty()
+		events := s.events()
+		const want = "warming dispatched ended(failed) queued warming dispatched ended(failed) queued warming dispatched ended(finished)"
+		if got := story(events, batch.id); !strings.Contains(got, want) {
+			t.Errorf("story\n got %s\nwant in it %s", got, want)
+		}
+		wantOneReleaseEach(t, events)
+	})
+}
+
 // TestMisread: an engine that makes other ids of prompts than it tells is not
 // asked any more after a few.
 func TestMisread(t *testing.T) {
