@@ -106,8 +106,18 @@ func (a *attempt) document(d *engine.Delta) (over bool, err error) {
 		a.failed(wire.UpstreamError("the engine answered with a document instead of a stream"))
 		return true, nil
 	}
+	data := d.Data
+	if a.stitch != nil && !a.stitch.FromText() {
+		// It has ids that only the gateway has asked for.
+		piece, err := a.stitch.Add(data)
+		if err != nil {
+			a.unreadable(err)
+			return true, nil
+		}
+		data = piece.Data
+	}
 	a.whole = nil
-	if err := a.answer(d.Data); err != nil {
+	if err := a.answer(data); err != nil {
 		return true, errors.Join(errClient, err)
 	}
 	return false, nil
@@ -179,8 +189,11 @@ func (a *attempt) stopped() {
 	if n := a.stitch.PromptTokens(); n > 0 {
 		a.prompt = max(a.prompt, n+a.before)
 	}
-	switch usage := a.stitch.Usage(); {
-	case usage == nil:
+	prompt := int(a.record.prompt)
+	if a.prompt > 0 {
+		prompt = max(a.prompt-a.before, 0)
+	}
+	switch usage := a.stitch.Usage(prompt); {
 	case a.whole != nil:
 		_ = a.whole.Add(usage) // JSON returns the error
 	case a.call.Request.IncludeUsage:

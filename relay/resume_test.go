@@ -388,6 +388,28 @@ func TestWhatIsSureIsContinued(t *testing.T) {
 	})
 }
 
+// TestDocumentWithIDs: an engine that answers the gateway's request for a stream with
+// a document has put the ids there that the gateway asked for, and not its client.
+func TestDocumentWithIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newSeen(t)
+		c := g.serve("batch", sent(false, `,"max_tokens":9`))
+		call := g.engines[0].Accept(t)
+		if !gjson.GetBytes(call.Body, "return_token_ids").Bool() {
+			t.Fatalf("no ids are asked for: %s", call.Body)
+		}
+		call.Document(200, `{"id":"c","object":"chat.completion","prompt_token_ids":[11,12],"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop","token_ids":[1]}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}`)
+		settle()
+		g.wantCode(c, "")
+		const want = `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}`
+		if c.text() != want {
+			t.Errorf("the client got %s", c.text())
+		}
+		pass(time.Second)
+		g.wantEmpty()
+	})
+}
+
 // TestWhatCantBeContinued: an engine that was believed to return all that a
 // continuation takes does not. A stream is then not ended, however long the recall
 // has to wait; what nobody has seen starts over; and it is not asked again.
