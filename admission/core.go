@@ -382,6 +382,9 @@ func (c *Core) apply(t *Table) {
 		if en := &c.engines[e]; en.spec.GaugeAge != spec.GaugeAge {
 			en.ledger.init(Time(min(spec.GaugeAge, maxDuration))+sampleTime, c.now)
 		}
+		if c.engines[e].spec.Closed && !spec.Closed {
+			c.emptied(Engine(e)) // it has been away
+		}
 		c.engines[e].spec, c.engines[e].untrue = spec, 0
 	}
 	for k, spec := range t.Classes {

@@ -24,6 +24,7 @@ type terms struct {
 	tells   bool   // it says when it begins
 	splits  bool   // a prompt can be computed there in pieces
 	block   int    // tokens
+	epoch   uint32 // of the engine
 }
 
 // terms also lets the core end the attempt from now on.
@@ -43,6 +44,7 @@ func (a *attempt) terms() terms {
 		tells:   caps.TellsStart,
 		splits:  p.warmsLocked(a.live, e) && p.engines[e].misread < maxMisread,
 		block:   max(caps.BlockSize, 1),
+		epoch:   p.engines[e].epoch,
 	}
 	t.model, t.has = p.upstreamLocked(e, req.Model)
 	t.window, _ = longest(caps, t.model)

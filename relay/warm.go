@@ -34,7 +34,8 @@ type warmth struct {
 	ids    []int32
 	model  string // that they are of
 	engine admission.Engine
-	tokens int // of it that the engine's cache has
+	epoch  uint32 // of the engine, since which ...
+	tokens int    // ... its cache has so many of them
 }
 
 // maxMisread is how many prompts in a row an engine may make other ids of than it
@@ -71,7 +72,7 @@ func (a *attempt) runPiece(ctx context.Context, t *terms) {
 	n = min(n, len(ids)-1)
 	n -= n % t.block
 	had := 0
-	if r.warm.engine == a.admit.Engine {
+	if r.warm.engine == a.admit.Engine && r.warm.epoch == t.epoch {
 		had = r.warm.tokens
 	}
 	if a.length = n; n <= had {
@@ -90,7 +91,7 @@ func (a *attempt) runPiece(ctx context.Context, t *terms) {
 	case a.cause == admission.CauseFailed && !a.busy && a.flags&admission.FlagUntouched == 0:
 		a.flags |= admission.FlagUnsplit
 	case a.cause == admission.CauseFinished:
-		r.warm.engine, r.warm.tokens, a.warmed = a.admit.Engine, n, n-had
+		r.warm.engine, r.warm.epoch, r.warm.tokens, a.warmed = a.admit.Engine, t.epoch, n, n-had
 	}
 }
 
