@@ -8,11 +8,11 @@ package admission
 // there are others, and while there are none it is given what there is: a failing
 // engine is better than no engine, and an error of its own better than a guess.
 //
-// An answer of which a part is kept is not lost with a failure, so it is not ended by
-// one: where no other engine can go on with it, it leaves the one alone for as long as
-// that asks for, or for a time that doubles, and is tried there again, maxAvoids times.
-// So is a piece of a prompt that an engine had no room for. Meanwhile it is in nobody's
-// way.
+// An answer of which a part is kept is not ended by an engine that is busy or can't be
+// reached: where no other can go on with it, it leaves the one alone for as long as that
+// asks for, or for a time that doubles, and is tried there again, maxAvoids times. So is
+// a piece of a prompt that an engine had no room for. Meanwhile it is in nobody's way. An
+// engine that has failed it is another matter, and where there is no other the end.
 //
 // What a request does to an engine must not take the engine from others. Whoever
 // sends what no engine can bear fails once on each of a few engines, and a token for

@@ -255,7 +255,12 @@ func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
 	case Offer:
 		c.offer(ev)
 	case Cancel:
-		c.cancel(ev.ID)
+		c.cancel(ev)
+	case Bar:
+		// Whoever is now let in waits for what comes next, a table or a sample.
+		if i := c.request(ev.ID); i != none {
+			c.requests[i].barred = ev.Barred
+		}
 	case Scheduled:
 		c.scheduled(ev)
 	case Progress:
@@ -421,14 +426,16 @@ func (c *Core) apply(t *Table) {
 	c.pump()
 }
 
-// review refuses what waits and, under a new table, has nothing to wait for.
+// review refuses what waits and, under a new table, has nothing to wait for. What no
+// open engine can run waits for one that can: where an engine is replaced, the new one
+// says later what it is. That none will come is the driver's to know.
 func (c *Core) review(k Class) {
 	cl := &c.classes[k]
 	for i := cl.queue.longest; i != none; {
 		next := c.requests[i].later
 		if (c.drain || cl.spec.Closed) && !c.requests[i].interrupted {
 			c.reject(i, CauseDraining, 0, 0)
-		} else if why, want, allowed := c.feasible(cl, &c.requests[i]); why != CauseNone {
+		} else if why, want, allowed := c.feasible(cl, &c.requests[i]); why != CauseNone && why != CauseUnavailable {
 			c.reject(i, why, want, allowed)
 		}
 		i = next
@@ -572,20 +579,21 @@ func (c *Core) offer(ev *Event) {
 	}
 }
 
-func (c *Core) cancel(id ID) {
-	slot := id.Slot()
-	if int(slot) >= len(c.requests) {
+// cancel takes a waiting request out.
+func (c *Core) cancel(ev *Event) {
+	slot := c.request(ev.ID)
+	if slot == none || c.requests[slot].state != stateQueued {
 		return
 	}
-	q := &c.requests[slot]
-	if q.state != stateQueued || q.gen != uint32(id>>32) {
-		return
+	k := c.requests[slot].class
+	stirs := c.classes[k].queue.head == slot || c.classes[k].queue.pass.open
+	if ev.Cause != CauseNone {
+		c.reject(slot, ev.Cause, 0, 0)
+	} else {
+		c.classes[k].counts.Done[CauseClientGone]++
+		c.unqueue(slot)
+		c.finish(slot, 0, CauseClientGone)
 	}
-	k := q.class
-	stirs := c.classes[k].queue.head == int32(slot) || c.classes[k].queue.pass.open
-	c.classes[k].counts.Done[CauseClientGone]++
-	c.unqueue(int32(slot))
-	c.finish(int32(slot), 0, CauseClientGone)
 	if stirs {
 		c.pump()
 	}
@@ -678,7 +686,7 @@ func (c *Core) ended(ev *Event) {
 	if again {
 		// The table may have changed while it ran.
 		why, _, _ := c.feasible(&c.classes[q.class], q)
-		again = why == CauseNone
+		again = why == CauseNone || why == CauseUnavailable // see review
 	}
 	if again {
 		q.waits = c.now
@@ -707,22 +715,20 @@ func (c *Core) ended(ev *Event) {
 func (c *Core) retries(ev *Event, q *request, failed *engine) bool {
 	says := ev.Flags & (FlagElsewhere | FlagUntouched)
 	moves := says&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], failed, q)
-	// With both flags it is not the engine's fault, and won't be better later.
-	stays := !moves && ev.Flags&FlagKept != 0 && (says == FlagElsewhere || says == FlagUntouched)
-	broke := ev.Flags&(FlagElsewhere|FlagReleased) == FlagElsewhere
-	again := (moves || stays || says == FlagUntouched) && q.tries < maxTries
-	switch {
-	case stays && !broke:
-		again = q.avoided < maxAvoids
-	case broke:
+	later := says == FlagElsewhere && ev.Flags&FlagBusy != 0 || says == FlagUntouched
+	if later && !moves && ev.Flags&FlagKept != 0 {
+		if q.avoided >= maxAvoids {
+			return false
+		}
+		c.avoid(q, failed, ev.Retry)
+		return true
+	}
+	again := (moves || says == FlagUntouched) && q.tries < maxTries
+	q.tries++
+	if ev.Flags&(FlagElsewhere|FlagReleased) == FlagElsewhere {
 		// A connection broke, perhaps because the request is the death of
 		// engines: it gets one more.
 		q.tries = maxTries
-	default:
-		q.tries++
-	}
-	if again && stays {
-		c.avoid(q, failed, ev.Retry)
 	}
 	return again
 }
@@ -751,6 +757,15 @@ func (c *Core) find(id Hold) int32 {
 		return none
 	}
 	return int32(i)
+}
+
+// request returns the slot of a request, none if it is gone.
+func (c *Core) request(id ID) int32 {
+	slot := id.Slot()
+	if int(slot) >= len(c.requests) || c.requests[slot].state == stateFree || c.requests[slot].gen != uint32(id>>32) {
+		return none
+	}
+	return int32(slot)
 }
 
 func (c *Core) requestID(slot int32) ID { return MakeID(c.requests[slot].gen, uint32(slot)) }

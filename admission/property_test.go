@@ -571,7 +571,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"end": func(t *rapid.T) {
 			if id, h := w.hold(false); h != nil {
 				w.end(id, &Event{
-					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 63).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
+					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 127).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
 					Cause: rapid.SampledFrom([]Cause{CauseFinished, CauseFailed, CauseClientGone, CauseTimeout, CauseReclaimed, CauseUnreachable}).Draw(t, "cause"),
 				})
 			}

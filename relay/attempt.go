@@ -6,6 +6,7 @@ import (
 
 	"headgate/admission"
 	"headgate/telemetry/tracing"
+	"headgate/wire"
 )
 
 // attempt is one dispatch of a call, and how it went. A file tells each part of it:
@@ -64,6 +65,9 @@ func (a *attempt) run(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 		a.interrupted(ctx, nil)
+	case !t.known:
+		// It was taken out in the very moment; another may have the request.
+		a.unreached(wire.EngineUnavailable(0))
 	case a.piece():
 		a.runPiece(ctx, &t)
 	default:

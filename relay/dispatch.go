@@ -15,7 +15,8 @@ import (
 // terms are what an attempt finds at its engine when it begins. The engine may have
 // become another since the request was offered.
 type terms struct {
-	model   string // by which the engine knows the one that is asked for
+	known   bool   // it has said what it is, and is the one that the request was admitted to
+	model   string // by which it knows the one that is asked for
 	has     bool   // and whether it does
 	ordered bool   // it is sent a priority
 	window  int    // tokens of one sequence; 0: not known
@@ -39,6 +40,7 @@ func (a *attempt) terms() terms {
 	e, req := int(a.admit.Engine), a.call.Request
 	caps := &p.engines[e].caps
 	t := terms{
+		known:   p.engines[e].known,
 		ordered: caps.Priority && r.mind.shadow == nil, // or it would not be as without a gateway
 		flags:   caps.FinalMessage == engine.FinalFlags,
 		tells:   caps.TellsStart,

@@ -89,6 +89,13 @@ func (o *outcome) refused(err *wire.Error) {
 	o.failed(err)
 }
 
+// unreached is an attempt of which the engine has heard nothing, for a reason that
+// passes.
+func (o *outcome) unreached(err *wire.Error) {
+	o.flags |= admission.FlagUntouched
+	o.failed(err)
+}
+
 // unfit is an attempt that the engine was not asked for, since it has not, or has no
 // more, what it takes. That is no fault of the engine's.
 func (o *outcome) unfit(err *wire.Error) {
@@ -100,6 +107,9 @@ func (o *outcome) unfit(err *wire.Error) {
 func (o *outcome) elsewhere(out int) {
 	if o.fault == faultBroken || o.fault == faultRefused && out == 0 {
 		o.flags |= admission.FlagElsewhere
+		if o.busy {
+			o.flags |= admission.FlagBusy
+		}
 	}
 }
 
@@ -123,8 +133,7 @@ func (a *attempt) undispatched(ctx context.Context, err error) {
 		a.interrupted(ctx, err)
 	case exhausted(err):
 		// Our own want of descriptors or ports says nothing about the engine.
-		a.flags = admission.FlagUntouched
-		a.failed(wire.Internal())
+		a.unreached(wire.Internal())
 		a.pool.cfg.Log.Error("no connection to the engine: this process or machine has run out", "request", a.call.ID, "err", err)
 	case !gone(err):
 		a.failed(wire.UpstreamError("the engine can't be asked"))

@@ -39,6 +39,7 @@ type Pool struct {
 	timer   *time.Timer
 	armed   admission.Time
 	engines []engineState
+	listed  map[string]bool // models that the engines list, and have listed as long as not all are known
 	price   *wire.Estimator
 	drain   bool
 	active  int           // calls inside Serve
@@ -99,6 +100,7 @@ type record struct {
 	collected        *wire.Assembler // of the same, where the client gets one document
 	warm             warmth
 	trail            []uint64 // of its prompt, see affinity.go; nil: there is one engine
+	barred           uint64   // engines that the core does not give it to
 
 	// Guarded by the pool's mutex.
 	stage     stage
@@ -132,7 +134,7 @@ func New(cfg Config) *Pool {
 	p := &Pool{
 		cfg: cfg, tenants: map[string]admission.Tenant{}, armed: admission.Never,
 		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
-		why: errNoEngine, idle: make(chan struct{}), switches: map[Switch]SwitchState{},
+		why: errNoEngine, idle: make(chan struct{}), listed: map[string]bool{}, switches: map[Switch]SwitchState{},
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	p.settings.Store(newSettings(cfg))

@@ -61,6 +61,9 @@ func (a *attempt) tell() (again bool) {
 		out = max(out-r.lost, 0)
 		a.learnedLocked(out)
 	}
+	if r.kept != nil {
+		p.barLocked(r) // to what was begun the name that was asked for is nothing
+	}
 	p.stepLocked(r.mind, &admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(out), Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	again = r.stage != stageOver
 	if again && !a.piece() && r.kept == nil {
