@@ -35,6 +35,9 @@ func (s *ClassSpec) idleHold() Amount {
 // depends on it. It is the only way either moves.
 func (c *Core) use(k Class, en *engine, delta Amount) {
 	c.accrue(&c.classes[k])
+	if c.share.on {
+		c.falls(&c.classes[k], en, delta)
+	}
 	en.used = en.used.add(delta)
 	en.ledger.set(c.now, en.used)
 	if !en.counts {
@@ -192,6 +195,7 @@ type refusal uint8
 const (
 	refusedNone    refusal = iota
 	refusedEngine          // no engine that could run it takes work
+	refusedShare           // it needs more of every engine than this core has of it
 	refusedCeiling         // condition 1, the class's ceiling
 	refusedWhole           // it could not be reclaimed, and would take too long
 	refusedStall           // it would hold up a protected class
@@ -264,6 +268,9 @@ func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
 	f.refusal, f.resource = c.check(cl, en, f.amount)
 	switch {
 	case f.refusal != refusedNone:
+		if r, beyond := en.beyondShare(f.amount); beyond && f.refusal >= refusedFull {
+			f.refusal, f.resource = refusedShare, r
+		}
 	case c.pairs != 0 && !c.leavesPairs(en, q, f.amount):
 		f.refusal, f.resource = refusedPaired, Slots
 	case f.loan && c.unending(cl, en, q, &f) && !cl.alone(f.amount):
@@ -324,7 +331,7 @@ func (cl *class) alone(amount Amount) bool {
 // check evaluates the two conditions for class cl taking amount on engine en.
 func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	after := cl.used.add(amount)
-	if en.spec.Together && en.going != (Amount{}) && after.within(cl.floor) && after.within(cl.hold) {
+	if en.spec.Together && en.going != (Amount{}) && after.within(cl.floor) && after.within(cl.hold) && after.within(cl.ceiling) {
 		if o := c.look(cl, en); o.fits(cl, after, amount) {
 			return refusedNone, 0
 		}
@@ -340,7 +347,7 @@ func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 		holdAfter = cl.holdFor(cl.peak.max().max(after))
 	}
 	for r := range NumResources {
-		if after[r] > cl.spec.Ceiling[r] {
+		if after[r] > cl.ceiling[r] {
 			return refusedCeiling, r
 		}
 	}
@@ -406,6 +413,8 @@ func (c *Core) admit(slot int32, f *fitting) {
 	q.state, q.hold = stateRunning, i
 	if f.piece > 0 {
 		h.prompt, h.piece = f.piece, f.piece
+	} else if h.token = Time(q.token); h.token > 0 {
+		cl.paced++
 	}
 	c.chill(q.session)
 	pin := cl.spec.PinAfter > 0 && int(q.reclaims) >= cl.spec.PinAfter
@@ -463,6 +472,9 @@ func (c *Core) free(i int32) {
 	}
 	if h.pinned {
 		cl.pinned = false
+	}
+	if h.token > 0 {
+		cl.paced--
 	}
 	if h.pairs > 0 {
 		p := &c.classes[h.pairs-1].pairing

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"strconv"
+	"time"
 )
 
 // Core is one pool's admission state. It is not safe for concurrent use: the
@@ -24,9 +25,10 @@ type Core struct {
 	working  int // engines that count
 	avoiding int // requests that leave engines alone, and wait; rather too many
 
+	share    share
 	whole    Amount // of all open engines, ready or not
 	envelope Amount // of the engines that count, and what still runs on the others
-	foreign  Amount // summed over engines
+	foreign  Amount // summed over engines, with what is withheld
 	used     Amount // summed over classes
 	promised Amount // sum over classes of max(used, hold)
 	kept     Amount // sum over classes of max(used, unlent)
@@ -72,8 +74,10 @@ type class struct {
 	// window's service is not due.
 	floor Amount
 	used  Amount
-	hold  Amount // what it keeps out of the others' reach
-	most  Amount // what it could ever use: its ceiling, without what is never lent to it
+	// ceiling is what of the configured one is not withheld now.
+	ceiling Amount
+	hold    Amount // what it keeps out of the others' reach
+	most    Amount // what it could ever use: its ceiling, without what is never lent to it
 	// going: of used, what is on its way out, with holds that are ending or over.
 	going Amount
 	// open: lending of this class is open.
@@ -104,6 +108,8 @@ type class struct {
 	pace             pace
 	recall           recall
 	pairing          pairing
+	told             told
+	paced            int   // holds with a limit of their own per output token
 	warm             int64 // KV tokens of sessions that are kept warm
 	coolest, warmest int32 // these sessions, by the time until which they are
 	counts           Counts
@@ -119,9 +125,9 @@ type engine struct {
 	faults    int  // attempts in a row that it failed before a token
 	used      Amount
 	going     Amount // of used, with holds that are ending or over
-	foreign   Amount
-	slack     int64 // KV tokens kept free because the engine preempted
-	calm      Time  // since when it has not preempted, or slack was last lowered
+	foreign   Amount // what others run, by its gauges; of a shared engine what they may use
+	slack     int64  // KV tokens kept free because the engine preempted
+	calm      Time   // since when it has not preempted, or slack was last lowered
 	timing    timing
 	lastFirst Time    // when a hold's first token last came
 	starting  []int32 // holds without a token yet
@@ -160,7 +166,9 @@ type request struct {
 	hold        int32
 	place       uint64
 	arrived     Time
-	waits       Time // since when it has waited
+	waits       Time          // since when it has waited
+	first       time.Duration // its own limits, see own.go; 0 is its class's
+	token       time.Duration
 	line        int32
 	prev        int32 // in its tenant's line
 	next        int32
@@ -206,6 +214,7 @@ type hold struct {
 	scheduled Time // when the engine said that it began; 0 where it does not
 	first     Time // of the first tokens
 	firstOut  int32
+	token     Time // its request's own limit per output token; 0 is none
 	expires   Time // of a ghost
 	prev      int32
 	next      int32 // in the class's list of loans, or the free list
@@ -273,9 +282,15 @@ func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
 		c.observe(ev.Engine, &ev.Gauge)
 	case Apply:
 		c.apply(ev.Table)
+	case Renew:
+		c.renew(ev.Until)
 	case Tick:
 	default:
 		panic(fmt.Sprintf("admission: event of unknown kind %d", ev.Kind))
+	}
+	if c.share.on {
+		c.giveBack()
+		c.tell()
 	}
 	if c.drain && !c.drained && c.used == (Amount{}) && c.waiting == 0 {
 		c.drained = true
@@ -303,6 +318,9 @@ func (c *Core) wake(t Time) { c.next = min(c.next, t) }
 
 // tick does what is due by the passing of time.
 func (c *Core) tick() {
+	if c.share.over(c.now) {
+		c.expire() // before anything can be admitted
+	}
 	for k := range c.classes {
 		c.expireQueue(Class(k))
 		c.call(Class(k))
@@ -313,7 +331,7 @@ func (c *Core) tick() {
 	for e := range c.engines {
 		en := &c.engines[e]
 		c.calmDown(en)
-		if en.foreign != (Amount{}) && c.now >= en.stale() {
+		if en.gauged() && c.now >= en.stale() {
 			c.setForeign(en, Amount{})
 		}
 		c.retake(en)
@@ -343,12 +361,13 @@ func (c *Core) retime() {
 	if c.blockIn != 0 {
 		c.reclaimable()
 	}
+	c.wake(c.share.ends())
 	for e := range c.engines {
 		en := &c.engines[e]
 		if en.slack > 0 {
 			c.wake(en.calm + slackCalm)
 		}
-		if en.foreign != (Amount{}) {
+		if en.gauged() {
 			c.wake(en.stale())
 		}
 		if en.aside != 0 {
@@ -377,6 +396,7 @@ func (c *Core) apply(t *Table) {
 	c.rev, c.drain, c.stallShare, c.reclaimRate = t.Rev, t.Drain, t.StallShare, t.ReclaimRate
 	c.pause, c.callIn, c.bypass = t.Pause, t.Pause && t.CallIn, t.Bypass
 	c.drained = c.drained && t.Drain
+	c.take(t)
 	for e, spec := range t.Engines {
 		if e == len(c.engines) {
 			c.engines = append(c.engines, engine{id: Engine(e)})
@@ -390,7 +410,7 @@ func (c *Core) apply(t *Table) {
 		if c.engines[e].spec.Closed && !spec.Closed {
 			c.emptied(Engine(e)) // it has been away
 		}
-		c.engines[e].spec, c.engines[e].untrue = spec, 0
+		c.engines[e].adopt(spec)
 	}
 	for k, spec := range t.Classes {
 		if k == len(c.classes) {
@@ -459,6 +479,9 @@ func (c *Core) reckon() {
 			c.envelope = c.envelope.add(en.used)
 			en.foreign = Amount{}
 		}
+		if en.spec.Shared && en.counts {
+			en.foreign = c.withheld(en)
+		}
 		if !en.spec.Closed {
 			c.whole = c.whole.add(Of(en.spec.Slots, en.spec.KV))
 		}
@@ -468,6 +491,7 @@ func (c *Core) reckon() {
 	c.promised = Amount{}
 	for k := range c.classes {
 		cl := &c.classes[k]
+		cl.ceiling = c.ceiling(cl)
 		cl.hold = c.holdNow(cl)
 		c.used = c.used.add(cl.used)
 		c.promised = c.promised.add(cl.used.max(cl.hold))
@@ -498,6 +522,7 @@ func (c *Core) offer(ev *Event) {
 	*q = request{
 		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
 		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, unsplit: ev.Flags&FlagUnsplit != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine, barred: ev.Barred, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
+		first: min(max(ev.First, 0), maxDuration), token: min(max(ev.Token, 0), maxDuration),
 		line: c.line(ev.Class, ev.Tenant), prev: none, next: none, longer: none, later: none,
 	}
 	cl.counts.Offered++
@@ -567,7 +592,7 @@ func (c *Core) offer(ev *Event) {
 		refuse(CauseTenantFull, int64(c.lines[q.line].n), int64(limit))
 		return
 	}
-	if limit := Time(cl.spec.MaxWait); limit > 0 {
+	if limit := Time(cl.spec.MaxWait); limit > 0 && !c.share.expired {
 		if wait, ok := c.forecast(cl, q); ok && wait > limit {
 			refuse(CauseForecast, int64(wait/1e6), int64(limit/1e6))
 			return

@@ -49,6 +49,7 @@ type line struct {
 	head, tail int32 // its waiting requests: those in time by place, then those that are late
 	late       int32 // the first that is late
 	n          int
+	turns      int   // starts since one that was late
 	at         int32 // its index in the heap of lines; none while nothing waits
 	sibling    int32 // the same tenant's line in another class
 }
@@ -283,7 +284,7 @@ func (c *Core) front(cl *class) (first [foremost]int32, n int) {
 // pass is what has passed a queue's head.
 //
 // A head that waits for KV, and for that alone, or that the stall guard refuses, or
-// that could not be reclaimed, may be passed by smaller requests that fit, until together they have reserved as much KV as it needs; then nobody
+// that could not be reclaimed, or needs more than this core has, may be passed by smaller requests that fit, until together they have reserved as much KV as it needs; then nobody
 // passes until it is admitted or gone. Its place in the batch is left free, and
 // a head within its floor stays within it, so that what it waits for besides is
 // the end of those who passed and nothing else.
@@ -337,7 +338,7 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 		// Whoever waits for an engine that takes no work is in nobody's way on the
 		// others.
 		p.open, left = true, 1<<40
-	case refusedWhole, refusedStall:
+	case refusedWhole, refusedStall, refusedShare:
 		p.open = true
 	default:
 		p.open = !head.ok && (head.resource == KV || c.requests[cl.queue.head].keptFrom() != 0)
@@ -371,7 +372,11 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 // blocks tells that a head that is refused as f waits for what those behind it need
 // less of.
 func (f *fitting) blocks() bool {
-	return f.refusal == refusedEngine || f.refusal == refusedWhole || f.refusal == refusedStall || f.resource == KV
+	switch f.refusal {
+	case refusedEngine, refusedShare, refusedWhole, refusedStall:
+		return true
+	}
+	return f.resource == KV
 }
 
 // apartFrom tells that one who is admitted as f takes nothing from the head, which
@@ -388,6 +393,8 @@ func (c *Core) leaves(k Class, head, f *fitting, borrow bool) bool {
 	switch {
 	case f.loan && !(borrow && c.mayBorrow(k)):
 		return false
+	case head.refusal == refusedShare:
+		return true // what it waits for is not here
 	case head.within && !cl.used.add(both).within(cl.floor):
 		return false
 	}

@@ -104,9 +104,15 @@ func (c *Core) sample(e Engine, en *engine, g *Gauge) {
 // are as old as they may be, or have shown no progress for that long.
 func (en *engine) stale() Time { return en.gauge.moved.plus(en.spec.GaugeAge) }
 
+// gauged tells that foreign load was seen on an engine, which gets stale.
+func (en *engine) gauged() bool { return en.foreign != (Amount{}) && !en.spec.Shared }
+
 // setForeign sets what an engine runs that this core did not send. On one that
 // takes no work it is in nobody's way.
 func (c *Core) setForeign(en *engine, v Amount) {
+	if en.spec.Shared {
+		return // the gauges show what other cores sent, too
+	}
 	if !en.counts {
 		v = Amount{}
 	}

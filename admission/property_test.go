@@ -43,6 +43,12 @@ type world struct {
 	warm     map[uint32]warmth
 	untrue   []int // reclaims in a row that each engine did not confirm
 	bursts   []burst
+	wanted   [MaxClasses]bool // requests of the class have had a limit of their own
+}
+
+// limited tells whether a request of a class may have a limit on its first token.
+func (w *world) limited(k Class) bool {
+	return w.wanted[k] || w.core.classes[k].spec.Objective.First > 0
 }
 
 // warmth is what a session has left.
@@ -208,7 +214,7 @@ func (w *world) checkTimers(now *Snapshot) {
 		// What a class keeps follows with the next tick when it becomes quiet, or no
 		// longer is; and that a head is late is noticed when somebody looks.
 		cl := &c.classes[k]
-		if cl.spec.Reopen == ReopenSettled && cl.hold != c.holdNow(cl) || cl.spec.Objective.First > 0 && cl.queue.n > 1 {
+		if cl.spec.Reopen == ReopenSettled && cl.hold != c.holdNow(cl) || w.limited(Class(k)) && cl.queue.n > 1 {
 			return
 		}
 		// A table may pay a debt, or call it; so it is said when the debt next moves.
@@ -247,7 +253,7 @@ func (w *world) patient() bool {
 	c := w.core
 	for k := range c.classes {
 		cl := &c.classes[k]
-		if cl.queue.head == none || cl.spec.Grace == 0 && cl.spec.Objective.First == 0 {
+		if cl.queue.head == none || cl.spec.Grace == 0 && !w.limited(Class(k)) {
 			continue
 		}
 		q := &c.requests[cl.queue.head]
@@ -275,7 +281,7 @@ func (w *world) timeless(s *Snapshot) *Snapshot {
 		if spec.Reopen == ReopenSettled {
 			v.Hold, v.Lending, t.Promised = AmountView{}, false, AmountView{}
 		}
-		if spec.Objective.First > 0 {
+		if w.limited(Class(k)) {
 			v.Late, v.Head, v.Tenants = 0, nil, nil
 		}
 		if v.Head != nil {
@@ -501,6 +507,11 @@ func (w *world) offer() {
 	if ev.Prompt < 1 {
 		w.session[slot], ev.Session = 0, 0 // a session has a prefix
 	}
+	if rapid.IntRange(0, 2).Draw(w.t, "asks") == 2 {
+		ev.First = time.Duration(rapid.SampledFrom([]int64{0, 1, 100, 500, 2000, 60_000, -1, 1 << 43}).Draw(w.t, "its first")) * time.Millisecond
+		ev.Token = time.Duration(rapid.SampledFrom([]int64{0, 1, 10, 25, 1000, -1}).Draw(w.t, "its token")) * time.Millisecond
+	}
+	w.wanted[ev.Class] = w.wanted[ev.Class] || ev.First > 0
 	if w.whole[slot] {
 		ev.Flags = FlagWhole
 	}

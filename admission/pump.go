@@ -9,14 +9,14 @@ import "math/bits"
 // lent of its own, the boundary is there for those who had to leave it free. So
 // whoever was refused before something was admitted is asked again.
 func (c *Core) pump() {
-	c.held, c.spared = false, 0
+	c.held, c.spared, c.share.stirred = false, 0, true
 	if c.bypass {
 		c.pass()
 		return
 	}
 	for again := true; again; {
 		again = false
-		c.blockIn, c.blockOut = 0, 0
+		c.blockIn, c.blockOut, c.share.beyond = 0, 0, 0
 		for k := range eachClass(c.waiting) {
 			blocked := c.blockIn
 			again = c.serve(k, false) && blocked != 0 || again
@@ -43,12 +43,13 @@ func (c *Core) pump() {
 
 // unkeep opens the lending of a class that keeps its floor and uses nothing of it,
 // and whose own head, beyond it, waits for what others wait for: or they would wait
-// for each other. It reports whether there was one.
+// for each other. So does one whose head needs more than this core has, and waits for a
+// larger share. It reports whether there was one.
 func (c *Core) unkeep() (opened bool) {
 	if c.pause {
 		return false
 	}
-	for k := range eachClass(c.blockOut) {
+	for k := range eachClass(c.blockOut | c.share.beyond) {
 		if cl := &c.classes[k]; !cl.open && cl.used == (Amount{}) {
 			cl.open, cl.opened, opened = true, c.now, true
 			c.refresh(k)
@@ -97,6 +98,9 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			if f.within && cl.recall.open {
 				c.stay(cl, &f)
 			}
+			if f.refusal == refusedShare {
+				c.share.beyond |= bit(k)
+			}
 			if next, g := c.passer(k, &f, borrow); next != none {
 				c.stay(cl, &f)
 				if !c.apartFrom(cl, &g) {
@@ -112,7 +116,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			}
 			return admitted
 		case f.ok:
-			cl.turn(&c.requests[slot])
+			c.turn(&c.requests[slot])
 			c.unqueue(slot)
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)

@@ -11,7 +11,6 @@ type queue struct {
 	// queued now has waited least, so the list is in order without a search.
 	longest, latest int32
 	pass            pass
-	turns           int // starts since one that was late
 }
 
 func newQueue() queue {
@@ -35,6 +34,7 @@ func (c *Core) enqueue(slot int32) {
 	cl.queue.latest = slot
 	cl.queue.n++
 	c.waiting |= bit(q.class)
+	c.share.stirred = true
 	if cl.spec.MaxWait > 0 {
 		c.wake(q.waits.plus(cl.spec.MaxWait))
 	}
@@ -60,6 +60,7 @@ func (c *Core) unqueue(slot int32) {
 	c.accrue(cl)
 	c.unpair(q.class, c.requestID(slot))
 	cl.queue.n--
+	c.share.stirred = true
 	c.part(cl, slot)
 	if cl.queue.n == 0 {
 		c.waiting &^= bit(q.class)

@@ -214,9 +214,22 @@ const (
 func (c *Core) haunt(h *hold) {
 	c.ghosts++
 	c.leave(h, holdGhost)
-	left := Time(max(h.limit-h.out/h.n, 0))
-	h.expires = c.now + max(2*left*c.engines[h.engine].tokenTime(), minResidual)
+	h.expires = c.now + c.residual(h)
 	c.wake(h.expires)
+}
+
+// residual is twice the time that a hold's attempt could still run.
+func (c *Core) residual(h *hold) Time {
+	left := Time(max(h.limit-h.out/h.n, 0))
+	return max(2*left*c.engines[h.engine].tokenTime(), minResidual)
+}
+
+// lasts is for how long a hold keeps its capacity at most.
+func (c *Core) lasts(h *hold) Time {
+	if h.state == holdGhost {
+		return max(h.expires-c.now, 0)
+	}
+	return c.residual(h)
 }
 
 func (c *Core) expireGhosts() {

@@ -38,14 +38,14 @@ func (c *Core) reclaimFor(k Class, slot int32) (together bool) {
 }
 
 // demand prices the first request of a class on an engine; ok is false if it is
-// not one that could run there within the class's floor.
+// not one that could run there within the class's floor, and its part of a ceiling.
 func (c *Core) demand(cl *class, en *engine, q *request) (after, amount Amount, ok bool) {
 	if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
 		return after, amount, false
 	}
 	amount, _, _ = c.price(cl, en, q)
 	after = cl.used.add(amount)
-	return after, amount, after.within(cl.floor)
+	return after, amount, after.within(cl.floor) && after.within(cl.ceiling)
 }
 
 // roomComes tells whether a head will find room on an engine without anything
@@ -308,7 +308,7 @@ func (c *Core) promisedTo(e Engine, q *request) (sum Amount) {
 // any case its class's grace.
 func (c *Core) patience(cl *class, q *request, en *engine) Time {
 	grace := q.arrived.plus(cl.spec.Grace)
-	if cl.spec.Objective.First > 0 {
+	if q.objective(cl).First > 0 {
 		grace = max(grace, c.now+c.bears(cl, q, en)/4*3)
 	}
 	return grace
@@ -390,33 +390,41 @@ const maxUntrue = 3
 // the order in which they are to go.
 func (c *Core) candidates(e Engine, k Class) {
 	c.victims = c.victims[:0]
-	if c.engines[e].untrue >= maxUntrue {
+	for j := range c.classes {
+		if Class(j) != k {
+			c.collect(e, &c.classes[j])
+		}
+	}
+	c.rank()
+}
+
+// collect adds the loans of a class on an engine that may be ended now.
+func (c *Core) collect(e Engine, cl *class) {
+	if cl.spec.Mode == Attrition || c.engines[e].untrue >= maxUntrue {
 		return
 	}
-	for j := range c.classes {
-		cl := &c.classes[j]
-		if cl.spec.Mode == Attrition || Class(j) == k {
+	for i := cl.loanHead; i != none; i = c.holds[i].next {
+		h := &c.holds[i]
+		if h.engine != e || h.state != holdLive || h.pinned {
 			continue
 		}
-		for i := cl.loanHead; i != none; i = c.holds[i].next {
-			h := &c.holds[i]
-			if h.engine != e || h.state != holdLive || h.pinned {
-				continue
+		if cl.spec.Mode == Deadline {
+			if h.loanEnds(cl) <= c.now {
+				// The oldest first, before anything that is ended at once.
+				c.victims = append(c.victims, victim{hold: i, waste: int64(len(c.victims)) - 1<<32})
 			}
-			if cl.spec.Mode == Deadline {
-				if h.loanEnds(cl) <= c.now {
-					// The oldest first, before anything that is ended at once.
-					c.victims = append(c.victims, victim{hold: i, waste: int64(len(c.victims)) - 1<<32})
-				}
-				continue
-			}
-			if h.whole && h.first != 0 {
-				continue
-			}
-			waste := int64(h.prompt) + int64(h.out)
-			c.victims = append(c.victims, victim{hold: i, waste: waste})
+			continue
 		}
+		if h.whole && h.first != 0 {
+			continue
+		}
+		waste := int64(h.prompt) + int64(h.out)
+		c.victims = append(c.victims, victim{hold: i, waste: waste})
 	}
+}
+
+// rank brings what was collected into the order in which it is to go.
+func (c *Core) rank() {
 	slices.SortStableFunc(c.victims, func(a, b victim) int { return cmp.Compare(a.waste, b.waste) })
 }
 

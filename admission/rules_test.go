@@ -113,6 +113,7 @@ func (w *world) check(before, after *Snapshot, ev *Event, fx []Effect) {
 	if len(after.Holds) != len(w.holds) {
 		t.Fatalf("%d holds in the core, %d by the effects", len(after.Holds), len(w.holds))
 	}
+	w.checkOwn(after)
 	floors := w.floors(after)
 	var promised, foreign Amount
 	due := false

@@ -65,15 +65,27 @@ type Table struct {
 	StallShare float64
 	// ReclaimRate bounds the reclaims of a second; 0 is no bound.
 	ReclaimRate int
+	// Until is when the lease of the shares ends; 0: never. From then on the core has
+	// of each shared engine and ceiling what survives, until there is another table. See
+	// share.go.
+	Until Time
+	// Recall: what is used beyond the shares is wanted elsewhere, and loans are ended
+	// for it as their classes' modes allow. Else it is given back as it ends.
+	Recall bool
 }
 
 // ClassSpec is one class. Its place in the table is its rank: where two classes
 // want the same idle capacity, the earlier one gets it.
 type ClassSpec struct {
-	Name     string
-	Floor    Amount // kept for the class
-	Unlent   Amount // the part of the floor that is never lent
-	Ceiling  Amount // its hard maximum
+	Name    string
+	Floor   Amount // kept for the class
+	Unlent  Amount // the part of the floor that is never lent
+	Ceiling Amount // its hard maximum
+	// Shared: the ceiling is for several cores together. Withheld is what of it the
+	// others may use, Survival what this one may when its lease is over.
+	Shared   bool
+	Withheld Amount
+	Survival Amount
 	Headroom Amount // kept above the recent peak while lending is open
 	// IdleAfter is how far back a peak of use counts, and how long the class
 	// must be idle before its lending reopens after a recall.
@@ -136,6 +148,13 @@ type EngineSpec struct {
 	// GaugeAge is how old a gauge may be; a busy gauge whose progress counter has
 	// stood still for longer proves nothing. 0 is 5 s.
 	GaugeAge time.Duration
+	// Shared: other cores use the engine too, each its share. Withheld is what they may
+	// use of it, Survival what this core may when its lease is over. What runs there from
+	// elsewhere is not told by the gauges, which show the others' work as well: who hands
+	// out the shares takes it off. A boundary is not used: each would use it.
+	Shared   bool
+	Withheld Amount
+	Survival Amount
 	// Closed takes no new requests; what it has finishes.
 	Closed bool
 }
@@ -183,6 +202,9 @@ func (t *Table) Validate(bad func(path string, value any, allowed string)) {
 	if t.ReclaimRate < 0 {
 		bad("reclaim_rate", t.ReclaimRate, "an integer of at least 0")
 	}
+	if t.Until < 0 {
+		bad("until", t.Until, "0, or the moment at which the lease ends")
+	}
 	for r := range NumResources {
 		if floors[r] > envelope[r] {
 			bad("classes", floors[r], "floors of "+r.String()+" that sum to at most the envelope of "+itoa(envelope[r]))
@@ -207,6 +229,24 @@ func (s *EngineSpec) validate(bad func(path string, value any, allowed string)) 
 	if s.GaugeAge < 0 {
 		bad("gauge_age", s.GaugeAge, "a duration of at least 0s")
 	}
+	validateShare(s.Shared, s.Withheld, s.Survival, Of(s.Slots, s.KV), "what the engine has", bad)
+}
+
+// validateShare looks at what is withheld, and survives, of a total.
+func validateShare(shared bool, withheld, survival, total Amount, of string, bad func(path string, value any, allowed string)) {
+	if !shared {
+		total, of = Amount{}, "nothing, it is not shared"
+	}
+	for r := range NumResources {
+		for _, v := range []struct {
+			path  string
+			value int64
+		}{{"withheld", withheld[r]}, {"survival", survival[r]}} {
+			if v.value < 0 || v.value > total[r] {
+				bad(v.path+"."+r.String(), v.value, "0 to "+itoa(total[r])+" ("+of+")")
+			}
+		}
+	}
 }
 
 func (c *ClassSpec) validate(envelope Amount, bad func(path string, value any, allowed string)) {
@@ -221,6 +261,7 @@ func (c *ClassSpec) validate(envelope Amount, bad func(path string, value any, a
 		ordered("unlent", c.Unlent[r], 0, c.Floor[r], "the floor")
 		ordered("headroom", c.Headroom[r], 0, envelope[r], "the envelope")
 	}
+	validateShare(c.Shared, c.Withheld, c.Survival, c.Ceiling, "the ceiling", bad)
 	switch {
 	case c.Mode > ReclaimNow:
 		bad("reclaim", uint8(c.Mode), "attrition, deadline or reclaim")

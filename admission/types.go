@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"time"
@@ -76,6 +77,17 @@ func (a Amount) within(b Amount) bool { return a[0] <= b[0] && a[1] <= b[1] }
 
 func (a Amount) String() string { return fmt.Sprintf("%d/%d", a[Slots], a[KV]) }
 
+// MarshalJSON names the resources: {"slots":1,"kv_tokens":1600}.
+func (a Amount) MarshalJSON() ([]byte, error) { return json.Marshal(view(a)) }
+
+// UnmarshalJSON reads what MarshalJSON writes; a resource that is not there is 0.
+func (a *Amount) UnmarshalJSON(text []byte) error {
+	var v AmountView
+	err := json.Unmarshal(text, &v)
+	*a = Of(v.Slots, v.KV)
+	return err
+}
+
 // Kind says what an Event reports.
 type Kind uint8
 
@@ -90,6 +102,7 @@ const (
 	Observe                   // a sample of an engine: Engine, Gauge
 	Apply                     // a new table
 	Tick                      // nothing but the time
+	Renew                     // the lease of the table goes on, or ends: Until
 )
 
 // Undeclared is the Out of an Offer without an output limit.
@@ -148,9 +161,15 @@ type Event struct {
 	// Barred are the engines that can't run a request, of an Offer or a Bar, whatever
 	// room they have, a bit each by index: they have not got its model.
 	Barred uint64
+	// First and Token are limits that an Offer has of its own, on the time to its first
+	// token and on that per output token; 0 is its class's. See own.go.
+	First, Token time.Duration
 	// Retry, of an Ended with FlagElsewhere, is for how long the engine wants to be
 	// left alone; 0: it did not say.
 	Retry Time
+	// Until, of a Renew, is when the lease ends now. It has no effect on a table
+	// without a lease, nor on a lease that is over: an expired grant never comes back.
+	Until Time
 	ID    ID
 	Hold  Hold
 	Gauge Gauge
@@ -169,6 +188,7 @@ const (
 	Done                  // the request is over, it is forgotten: ID, Hold, Cause
 	Stage                 // a recall or a class's lending changed state: Class, Cause, For, Seq
 	Drained               // a draining core holds nothing any more
+	Demand                // who hands out the shares should ask for Demands now; at most one in a step
 )
 
 // Effect is what a step wants done. Effects are to be carried out in order.

@@ -78,7 +78,10 @@ func (a *attempt) runWhole(ctx context.Context, t *terms) {
 		return
 	}
 	p, r, req := a.pool, a.record, a.call.Request
-	a.admitted(Decision{Queued: r.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan, Observed: r.mind.shadow != nil})
+	a.admitted(Decision{
+		Queued: r.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan, Grant: r.grant, Observed: r.mind.shadow != nil,
+		Objective: r.objective,
+	})
 	// Upstream always streams, so that what an answer has come to is known while
 	// it runs; except where several sequences make up one whole answer, and where
 	// nothing is generated.

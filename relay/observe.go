@@ -218,6 +218,9 @@ func (p *Pool) observed(i, turn int, state admission.State, o *engine.Observatio
 		return
 	}
 	p.engines[i].last = *o
+	if p.fleet != nil {
+		p.fleet.sampled(i)
+	}
 	p.stateLocked(i, state, o.Err)
 	if p.core == nil {
 		return

@@ -239,6 +239,7 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 		a.first = time.Now()
 		p.log(r, &journal.Event{Kind: journal.FirstToken, Engine: a.engineName(), Hold: uint64(a.admit.Hold), OutputTokens: int64(a.out)})
 		if a.before == 0 {
+			r.first = a.first
 			p.cfg.Metrics.first(p.cfg.Name, a.call.Class, a.first.Sub(a.call.Arrived))
 		}
 	}

@@ -170,6 +170,7 @@ func (p *Pool) finished(a *attempt) {
 	e := &journal.Event{
 		Kind: journal.Finished, Cause: a.cause.String(), Status: status, Engine: a.engineName(), Hold: uint64(a.admit.Hold),
 		PromptTokens: int64(max(a.prompt-a.before, 0)), CachedTokens: int64(a.cached), OutputTokens: int64(a.before + a.out),
+		Missed: a.judge(time.Now()),
 	}
 	p.log(a.record, e)
 	p.cfg.Metrics.finished(p.cfg.Name, a.call.Class, a.cause.String(), time.Since(a.call.Arrived))

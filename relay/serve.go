@@ -92,7 +92,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	r := &record{
 		trail: trail,
 		class: class, call: call, wake: make(chan struct{}, 1), arrived: admission.Time(call.Arrived.Sub(p.cfg.Start)),
-		prompt: p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content)),
+		prompt: p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content)), objective: p.objectiveLocked(class, call),
 	}
 	line := journal.Event{Kind: journal.Arrived, Mono: int64(r.arrived), Declared: req.Declared}
 	if p.matchLocked(req.Model) > 0 {
@@ -101,6 +101,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	if req.Declared {
 		line.MaxTokens = int64(req.MaxTokens)
 	}
+	r.limits(&line)
 	p.logLocked(r, &line)
 	unserved := p.unservedLocked(r)
 	switch {
@@ -153,7 +154,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	home, cached := p.homeLocked(r)
 	p.stepLocked(r.mind, &admission.Event{
 		Kind: admission.Offer, Flags: flags, ID: r.id, Class: class, Tenant: tenant, Prompt: r.prompt, Out: out, N: int32(min(max(req.N, 1), 1<<20)),
-		Session: p.numberLocked(r), Engine: home, Cached: cached, Barred: r.barred,
+		Session: p.numberLocked(r), Engine: home, Cached: cached, Barred: r.barred, First: call.TTFT, Token: call.TPOT,
 	})
 	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
 	return r, nil

@@ -1,0 +1,376 @@
+package admission
+
+// A share. In a fleet several cores use the same engines, each its part of them, as
+// its table says: the rest is withheld. It counts like work of others, in both
+// conditions. What could ever be admitted is still judged by the whole engine, since
+// a share changes with demand and a request does not: one that is too large for the
+// share waits, and is told of. The classes' floors are this core's parts of them; they
+// are protected against its own loans, and may together be more than it has.
+//
+// A table's shares are a lease. When it ends the core by itself falls to what
+// survives, and ends nothing for it: nothing more is admitted until what runs is
+// below that. A lease that is over is over, whatever is heard of it later; another
+// table brings another.
+//
+// A head that needs more than the share has of any engine waits for nothing that is
+// here. So it bars nobody from borrowing, smaller ones of its class pass it as they
+// pass one that waits for KV, and its class lends what it does not use.
+//
+// Alternatives: to hand the core smaller engines would refuse for good what the pool
+// could run; to count what other cores really use, instead of what they may, would
+// need their word at every admission.
+
+// share is what a core knows of the part it has.
+type share struct {
+	on      bool   // an engine or a ceiling is shared
+	until   Time   // the end of the lease; 0 is none
+	expired bool   // the lease is over
+	recall  bool   // what is used beyond it is wanted
+	stirred bool   // something has changed since the last look at who is short
+	fell    bool   // what is used beyond it has become less
+	short   uint64 // classes that were told to be short
+	beyond  uint64 // classes whose head needs more than there is of any engine
+}
+
+// told is what was last said of a class that is short.
+type told struct {
+	n    int // how many wait
+	head ID
+}
+
+// over tells whether the lease has ended and the core does not know it yet.
+func (s *share) over(now Time) bool { return s.until != 0 && !s.expired && s.until <= now }
+
+// ends is when the lease ends, Never if it does not.
+func (s *share) ends() Time {
+	if s.until == 0 || s.expired {
+		return Never
+	}
+	return s.until
+}
+
+// take takes over what a table says of shares.
+func (c *Core) take(t *Table) {
+	s := &c.share
+	s.until, s.expired, s.recall, s.on = t.Until, t.Until != 0 && t.Until <= c.now, t.Recall, false
+	for e := range t.Engines {
+		s.on = s.on || t.Engines[e].Shared
+	}
+	for k := range t.Classes {
+		s.on = s.on || t.Classes[k].Shared
+	}
+}
+
+// adopt takes over an engine's row of a table.
+func (en *engine) adopt(spec EngineSpec) {
+	if en.spec.Shared && !spec.Shared {
+		// It is the gauges again that tell what others run.
+		en.foreign, en.gauge.seen = Amount{}, false
+	}
+	if spec.Shared {
+		spec.Boundary = 0
+	}
+	en.spec, en.untrue = spec, 0
+}
+
+// renew moves the end of the lease.
+func (c *Core) renew(until Time) {
+	s := &c.share
+	if s.until == 0 || s.expired {
+		return
+	}
+	s.until = max(until, 1)
+	if s.over(c.now) {
+		c.expire()
+		c.pump()
+	}
+	c.wake(s.ends())
+}
+
+// expire falls to what survives the lease.
+func (c *Core) expire() {
+	c.share.expired = true
+	for k := range c.classes {
+		// What was freed for a request may be more than there is now.
+		c.unpair(Class(k), c.classes[k].pairing.req)
+	}
+	c.reckon()
+}
+
+// withheld is what others may use of a shared engine.
+func (c *Core) withheld(en *engine) Amount {
+	if c.share.expired {
+		return Of(en.spec.Slots, en.spec.KV).sub(en.spec.Survival)
+	}
+	return en.spec.Withheld
+}
+
+// withheldSum is what others may use of all engines that count.
+func (c *Core) withheldSum() (sum Amount) {
+	for e := range c.engines {
+		if en := &c.engines[e]; en.spec.Shared {
+			sum = sum.add(en.foreign)
+		}
+	}
+	return sum
+}
+
+// ceiling is what a class may use at most, of what its ceiling leaves it here.
+func (c *Core) ceiling(cl *class) Amount {
+	switch {
+	case !cl.spec.Shared:
+		return cl.spec.Ceiling
+	case c.share.expired:
+		return cl.spec.Survival
+	}
+	return cl.spec.Ceiling.sub(cl.spec.Withheld)
+}
+
+// beyondShare tells whether this core has not as much of an engine, and of what.
+func (en *engine) beyondShare(amount Amount) (Resource, bool) {
+	if en.spec.Shared {
+		for r := range NumResources {
+			if amount[r]+en.foreign[r] > Of(en.spec.Slots, en.spec.KV)[r] {
+				return r, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// excess is what of used is beyond the share of an engine.
+func (en *engine) excess(used Amount) (over Amount) {
+	for r := range NumResources {
+		if en.spec.Shared && en.foreign[r] > 0 {
+			over[r] = max(0, used[r]+en.foreign[r]-Of(en.spec.Slots, en.spec.KV)[r])
+		}
+	}
+	return over
+}
+
+// excess is what of used is beyond the class's part of its ceiling.
+func (cl *class) excess(used Amount) (over Amount) {
+	for r := range NumResources {
+		if cl.ceiling[r] < cl.spec.Ceiling[r] {
+			over[r] = max(0, used[r]-cl.ceiling[r])
+		}
+	}
+	return over
+}
+
+// falls notes that what is used beyond a share becomes less.
+func (c *Core) falls(cl *class, en *engine, delta Amount) {
+	over := en.excess(en.used).max(cl.excess(cl.used))
+	for r := range NumResources {
+		c.share.fell = c.share.fell || delta[r] < 0 && over[r] > 0
+	}
+}
+
+// giveBack ends loans for what is used beyond the shares, where that is wanted: until
+// it is made up for beside what is on its way out already, or as far as there are
+// loans that may be ended, those with the least waste first; and none without which the
+// others do as much. What has to be left for later asks for a tick.
+func (c *Core) giveBack() {
+	if !c.share.recall || c.share.expired || c.bypass {
+		return
+	}
+	var here [MaxEngines]Amount
+	var left [MaxClasses]Amount
+	over := false
+	for e := range c.engines {
+		en := &c.engines[e]
+		here[e] = en.used.sub(en.going)
+		over = over || en.excess(here[e]) != (Amount{})
+	}
+	for k := range c.classes {
+		cl := &c.classes[k]
+		left[k] = cl.used.sub(cl.going)
+		over = over || cl.excess(left[k]) != (Amount{})
+	}
+	if !over || !c.reclaimable() {
+		return
+	}
+	// excess is what is beyond the shares where a hold is, without it and with it.
+	excess := func(h *hold, without, with Amount) (a, b [2]Amount) {
+		cl, en := &c.classes[h.class], &c.engines[h.engine]
+		u, v := left[h.class], here[h.engine]
+		return [2]Amount{cl.excess(u.sub(without)), en.excess(v.sub(without))}, [2]Amount{cl.excess(u.add(with)), en.excess(v.add(with))}
+	}
+	c.victims = c.victims[:0]
+	for e := range c.engines {
+		for k := range c.classes {
+			if c.engines[e].excess(here[e]) != (Amount{}) || c.classes[k].excess(left[k]) != (Amount{}) {
+				c.collect(Engine(e), &c.classes[k])
+			}
+		}
+	}
+	c.rank()
+	for i := range c.victims {
+		v := &c.victims[i]
+		h := &c.holds[v.hold]
+		if without, with := excess(h, h.amount, Amount{}); without != with && !left[h.class].within(c.classes[h.class].floor) {
+			v.ended = true
+			left[h.class], here[h.engine] = left[h.class].sub(h.amount), here[h.engine].sub(h.amount)
+		}
+	}
+	for i := len(c.victims) - 1; i >= 0; i-- {
+		v := &c.victims[i]
+		h := &c.holds[v.hold]
+		if without, with := excess(h, Amount{}, h.amount); v.ended && without == with {
+			v.ended = false
+			left[h.class], here[h.engine] = left[h.class].add(h.amount), here[h.engine].add(h.amount)
+		}
+	}
+	for i := range c.victims {
+		if !c.victims[i].ended {
+			continue
+		}
+		if !c.countReclaims(1) {
+			return
+		}
+		c.end(c.victims[i].hold, nobody, 0)
+	}
+}
+
+// tell asks for a look at the demand when there is news of it: a class has come to be
+// short of its share, or no longer is; more of one that is short wait, or another is
+// first; or what is used beyond a share has become less.
+func (c *Core) tell() {
+	s := &c.share
+	news := s.fell
+	s.fell = false
+	if s.stirred {
+		s.stirred = false
+		for k := range eachClass(c.waiting | s.short) {
+			cl := &c.classes[k]
+			now := told{n: cl.queue.n}
+			short := uint64(0)
+			if cl.queue.head != none {
+				now.head = c.requestID(cl.queue.head)
+				if c.isShort(cl) {
+					short = bit(k)
+				}
+			}
+			news = news || short != s.short&bit(k) || short != 0 && (now.n > cl.told.n || now.head != cl.told.head)
+			s.short = s.short&^bit(k) | short
+			cl.told = now
+		}
+	}
+	if news {
+		c.emit(Effect{Op: Demand})
+	}
+}
+
+// isShort tells whether a class's head waits for a larger share and for nothing else
+// that could take long: it would have room if nothing were withheld, and none will
+// come of what is on its way out.
+func (c *Core) isShort(cl *class) bool {
+	q := &c.requests[cl.queue.head]
+	switch c.fit(cl, q).refusal {
+	case refusedShare, refusedCeiling, refusedFull, refusedHeld:
+	default:
+		return false
+	}
+	for e := range c.engines {
+		if after, amount, ok := c.demand(cl, &c.engines[e], q); ok {
+			if o := c.look(cl, &c.engines[e]); o.fits(cl, after, amount) {
+				return false
+			}
+		}
+	}
+	// The guard goes by the time, and has its say when there is room.
+	r := c.fitWhole(cl, q).refusal
+	return r == refusedNone || r == refusedStall
+}
+
+// fitWhole is fit if nothing were withheld.
+func (c *Core) fitWhole(cl *class, q *request) fitting {
+	foreign, ceiling := c.foreign, cl.ceiling
+	for e := range c.engines {
+		if en := &c.engines[e]; en.spec.Shared {
+			c.foreign, en.foreign = c.foreign.sub(en.foreign), Amount{}
+		}
+	}
+	cl.ceiling = cl.spec.Ceiling
+	f := c.fit(cl, q)
+	c.foreign, cl.ceiling = foreign, ceiling
+	for e := range c.engines {
+		if en := &c.engines[e]; en.spec.Shared && en.counts {
+			en.foreign = c.withheld(en)
+		}
+	}
+	return f
+}
+
+// Demands is what a core has and wants, for who hands out the shares.
+type Demands struct {
+	Engines []EngineDemand // by the table's index
+	Classes []ClassDemand
+	// Residual is for how long at most what runs now goes on.
+	Residual Time
+}
+
+// EngineDemand is what a core has on one engine.
+type EngineDemand struct {
+	// Used is what its holds have, those that are ending and ghosts too.
+	Used Amount
+	// Down: it takes no work now.
+	Down bool
+}
+
+// ClassDemand is what a class has and wants.
+type ClassDemand struct {
+	Used []Amount // by engine
+	Hold Amount   // what it keeps for itself of its floor, used or not
+	// Waiting requests. Head is what the first of them needs, on the engine that comes
+	// closest to having it; zero while no engine takes it.
+	Waiting int
+	Head    Amount
+	// Short: the head waits for a larger share, and would have room if nothing were
+	// withheld. It is not if it waits for the stall guard, for an engine that works, for
+	// what others of this core keep, or for what is on its way out.
+	Short bool
+	// Waited is for how long the oldest has waited.
+	Waited Time
+	// Since New: requests admitted, each attempt counted, and refused.
+	Admitted, Rejected uint64
+}
+
+// Demands fills d, whose memory it reuses. It changes nothing.
+func (c *Core) Demands(d *Demands) {
+	d.Engines, d.Classes, d.Residual = d.Engines[:0], resize(d.Classes, len(c.classes)), 0
+	for e := range c.engines {
+		d.Engines = append(d.Engines, EngineDemand{Used: c.engines[e].used, Down: !c.engines[e].counts})
+	}
+	for k := range c.classes {
+		cl, v := &c.classes[k], &d.Classes[k]
+		used := resize(v.Used, len(c.engines))
+		clear(used)
+		*v = ClassDemand{Used: used, Hold: cl.hold, Waiting: cl.queue.n, Admitted: cl.counts.Admitted}
+		for _, n := range cl.counts.Rejected {
+			v.Rejected += n
+		}
+		if i := cl.queue.head; i != none {
+			v.Head = c.fit(cl, &c.requests[i]).amount
+			v.Short = c.share.on && c.isShort(cl)
+			v.Waited = c.now - c.requests[cl.queue.longest].waits
+		}
+	}
+	for i := range c.holds {
+		if h := &c.holds[i]; h.state != holdFree {
+			used := &d.Classes[h.class].Used[h.engine]
+			*used = used.add(h.amount)
+			d.Residual = max(d.Residual, c.lasts(h))
+		}
+	}
+}
+
+// resize gives s n elements, with the memory of those it had.
+func resize[T any](s []T, n int) []T {
+	s = s[:cap(s)]
+	for len(s) < n {
+		var zero T
+		s = append(s, zero)
+	}
+	return s[:n]
+}

@@ -1,0 +1,393 @@
+package control
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// decide computes the target and writes what grants have to change for it now.
+//
+// Whoever has to have more gets it out of what is free at once. What is missing
+// is taken, by a lower grant, first from those who have something idle, the most
+// idle first, so that few are written to, and then from those who have no claim to what
+// they use; it can be given when they have acknowledged. Beside that what nobody wants
+// is shared anew now and then.
+func (a *Allocator) decide() {
+	a.aim()
+	t := &a.t
+	n := len(t.lives)
+	if n == 0 {
+		return
+	}
+	now := grown[Amount](nil, n, len(a.accounts))
+	for i, l := range t.lives {
+		copy(now[i], l.granted)
+	}
+	rebalance := a.now-a.shared >= Time(a.cfg.Rebalance)
+	took := make([]bool, n)   // of an idle part
+	forced := make([]bool, n) // of what is in use
+	for c := range a.accounts {
+		for r := range resources {
+			a.take(c, r, now, took, forced)
+		}
+	}
+	for i := range t.lives {
+		for c := range a.accounts {
+			// What nobody else has a claim to while it is used is not taken, but it is not
+			// granted any more either once a cut has been decided.
+			if t.cut[i] {
+				now[i][c] = least(now[i][c], most(t.must[i][c], Amount{}))
+			}
+		}
+	}
+	if rebalance {
+		a.level(now)
+	}
+	a.raise(now, rebalance)
+	a.echo()
+	for i, l := range t.lives {
+		l.recall = (l.recall || forced[i]) && !coversAll(now[i], l.used)
+		if !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
+			a.write(i, now[i])
+		}
+	}
+	if rebalance {
+		a.shared = a.now
+	}
+	a.hand(now, took, forced)
+	a.smooth()
+}
+
+// take lowers grants on account c by what others have to have and is not free.
+func (a *Allocator) take(c, r int, now [][]Amount, took, forced []bool) {
+	t := &a.t
+	short := int64(0)
+	for i := range t.lives {
+		short += max(0, t.must[i][c][r]-now[i][c][r])
+	}
+	if short == 0 {
+		return
+	}
+	short -= a.free(c)[r]
+	for _, l := range t.lives {
+		// Coming: lower grants are written already. What is used above them ends by
+		// force, or is not counted on.
+		if coming := l.bound[c][r] - l.granted[c][r]; coming > 0 {
+			if !l.recall {
+				coming -= max(0, l.used[c][r]-l.granted[c][r])
+			}
+			short -= max(coming, 0)
+		}
+	}
+	for pass := 0; pass < 3 && short > 0; pass++ {
+		spare := func(i int) int64 {
+			l := t.lives[i]
+			switch pass {
+			case 0: // beyond the target, and idle
+				return now[i][c][r] - max(t.want[i][c][r], l.used[c][r])
+			case 1: // beyond what has to be, and idle
+				return now[i][c][r] - max(t.must[i][c][r], l.used[c][r])
+			}
+			return now[i][c][r] - t.must[i][c][r]
+		}
+		order := t.order[:0]
+		for i := range t.lives {
+			if spare(i) > 0 {
+				order = append(order, i)
+			}
+		}
+		t.order = order
+		slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(spare(y), spare(x)) })
+		for _, i := range order {
+			if short <= 0 {
+				break
+			}
+			give := min(spare(i), short)
+			now[i][c][r] -= give
+			short -= give
+			took[i] = true
+			forced[i] = forced[i] || pass == 2 && t.short[i]
+		}
+	}
+}
+
+// level lowers grants that are beyond the target, and idle, where others are below it
+// by at least a slot with what belongs to it.
+func (a *Allocator) level(now [][]Amount) {
+	t := &a.t
+	for c := range a.accounts {
+		free := a.free(c)
+		low := false
+		for i := range t.lives {
+			miss := over(t.want[i][c], now[i][c])
+			low = low || miss[0] > 0 && !within(miss, free)
+		}
+		if !low {
+			continue
+		}
+		for i, l := range t.lives {
+			now[i][c] = most(least(now[i][c], most(t.want[i][c], l.used[c])), least(now[i][c], t.must[i][c]))
+		}
+	}
+}
+
+// raise gives out what is free: first what has to be, what is wanted within a floor
+// before the rest, then what the target says. Up to what a replica is bound by anyhow a
+// raise takes nothing from what is free.
+func (a *Allocator) raise(now [][]Amount, all bool) {
+	t := &a.t
+	order := t.order[:0]
+	for i := range t.lives {
+		order = append(order, i)
+	}
+	t.order = order
+	slices.SortStableFunc(order, func(x, y int) int {
+		return cmp.Compare(b2i(t.asks[y].urgent), b2i(t.asks[x].urgent))
+	})
+	for c := range a.accounts {
+		free := most(a.free(c), Amount{})
+		short := false
+		give := func(i int, up Amount) {
+			l := t.lives[i]
+			up = least(up, plus(free, over(l.bound[c], now[i][c])))
+			free = minus(free, minus(over(plus(now[i][c], up), l.bound[c]), over(now[i][c], l.bound[c])))
+			now[i][c] = plus(now[i][c], up)
+		}
+		for _, i := range order {
+			give(i, over(t.must[i][c], now[i][c]))
+			short = short || !within(t.must[i][c], now[i][c])
+		}
+		if short {
+			continue // what comes free next is for them
+		}
+		for _, i := range order {
+			if !all && t.asks[i].class < 0 && t.lives[i].rev != 0 {
+				continue
+			}
+			if up := over(t.want[i][c], now[i][c]); a.accounts[c].engine < 0 || up[0] > 0 && free[0] > 0 {
+				give(i, up)
+			}
+		}
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func coversAll(a, b []Amount) bool {
+	for i := range a {
+		if !within(b[i], a[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// echo asks for a new grant to everybody once what a life that is gone had sent must
+// have reached the engines, so that what is said afterwards is known to be of a later
+// time.
+func (a *Allocator) echo() {
+	for _, g := range a.lives {
+		if !g.live && g.echo == 0 && g.until > a.now && a.now-g.gone >= Time(a.cfg.Settle) {
+			g.echo, a.echoed = a.rev, a.rev
+		}
+	}
+}
+
+// floorOf is the part of each class's floor that life i's core protects: what it uses,
+// wants or keeps of it, and of the rest as much of its guarantee as is left.
+func (a *Allocator) floorOf(i, k int) Amount {
+	t := &a.t
+	n := int64(len(t.lives))
+	c := &a.pool.Classes[k]
+	f := t.protected[i][k]
+	if c.Windowed {
+		// It is owed as a whole, by whoever has work of the class.
+		return a.windowOf(i, k)
+	}
+	var claims, mine Amount
+	for j := range t.lives {
+		claim := over(part(c.Floor, n, int64(j)), t.protected[j][k])
+		claims = plus(claims, claim)
+		if j == i {
+			mine = claim
+		}
+	}
+	for r := range claims {
+		if claims[r] > t.left[k][r] {
+			mine[r] = mine[r] * t.left[k][r] / claims[r]
+		}
+	}
+	return least(plus(f, mine), c.Floor)
+}
+
+// windowOf shares a windowed floor between the replicas that have work of the class,
+// or all where none has.
+func (a *Allocator) windowOf(i, k int) Amount {
+	t := &a.t
+	n, at := int64(0), int64(-1)
+	any := slices.ContainsFunc(t.lives, func(l *life) bool { return l.classes[k].waiting > 0 || l.classes[k].total != (Amount{}) })
+	for j, l := range t.lives {
+		if !any || l.classes[k].waiting > 0 || l.classes[k].total != (Amount{}) {
+			if j == i {
+				at = n
+			}
+			n++
+		}
+	}
+	if at < 0 {
+		return Amount{}
+	}
+	return part(a.pool.Classes[k].Floor, n, at)
+}
+
+// floorsMoved tells whether the parts of the floors of life i have changed since its
+// grant was written.
+func (a *Allocator) floorsMoved(i int) bool {
+	for k := range a.pool.Classes {
+		if a.floorOf(i, k) != a.t.lives[i].floors[k] {
+			return true
+		}
+	}
+	return false
+}
+
+// write gives life i a new grant.
+func (a *Allocator) write(i int, amounts []Amount) {
+	l := a.t.lives[i]
+	a.rev++
+	g := &Grant{
+		Pool: a.pool.Name, ID: l.id, Lease: l.lease, Epoch: a.epoch, Rev: a.rev, Recall: l.recall, Echo: slices.ContainsFunc(a.lives, func(l *life) bool { return !l.live && l.echo != 0 }),
+		Accounts: make([]Account, len(a.accounts)), Classes: make([]ClassGrant, len(a.pool.Classes)),
+	}
+	if q := &a.t.asks[i]; q.class >= 0 {
+		g.For = a.pool.Classes[q.class].Name
+	}
+	if l.handoff != nil {
+		g.Handoff = l.handoff.Seq
+	}
+	copy(l.granted, amounts)
+	l.rev = a.rev
+	l.owe(owed{epoch: a.epoch, rev: a.rev, lease: l.lease, amounts: slices.Clone(amounts)})
+	a.bind(l)
+	for c := range a.accounts {
+		v := &g.Accounts[c]
+		v.Amount, v.Bound, v.Survival = amounts[c], l.bound[c], a.survival(l, c)
+		v.Engine, v.Class = a.accountName(c)
+	}
+	for k := range g.Classes {
+		c := &a.pool.Classes[k]
+		l.floors[k] = a.floorOf(i, k)
+		g.Classes[k] = ClassGrant{Class: c.Name, Floor: l.floors[k]}
+		if !c.Windowed {
+			g.Classes[k].Unlent = least(part(c.Unlent, int64(len(a.t.lives)), int64(i)), l.floors[k])
+		}
+	}
+	a.fx = append(a.fx, Effect{Op: Write, Grant: g, ID: l.id})
+}
+
+// smooth lets what a life had to have rise at once and fall slowly.
+func (a *Allocator) smooth() {
+	for i, l := range a.t.lives {
+		if len(l.smoothed) != len(a.accounts) {
+			l.smoothed = make([][resources]float64, len(a.accounts))
+		}
+		f := math.Exp2(-float64(a.now-l.smoothedAt) / float64(a.cfg.Smooth))
+		l.smoothedAt = a.now
+		for c := range l.smoothed {
+			for r := range l.smoothed[c] {
+				l.smoothed[c][r] = max(l.smoothed[c][r]*f, float64(a.t.must[i][c][r]))
+			}
+		}
+	}
+}
+
+// smooth is what a life had to have of account c of late.
+func (l *life) smooth(c int) (v Amount) {
+	if c < len(l.smoothed) {
+		for r := range v {
+			v[r] = int64(l.smoothed[c][r])
+		}
+	}
+	return v
+}
+
+// hand opens handoffs for those who wait until others have given, and follows them.
+func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
+	t := &a.t
+	for i, l := range t.lives {
+		waits := false
+		for c := range now[i] {
+			waits = waits || t.asks[i].class >= 0 && !within(minus(t.must[i][c], t.kept[i][c]), now[i][c])
+		}
+		switch {
+		case waits && l.handoff == nil:
+			a.nHandoff++
+			h := &handoff{opened: a.now, Handoff: Handoff{
+				Seq: a.nHandoff, Pool: a.pool.Name, To: l.id.Replica, Class: a.pool.Classes[t.asks[i].class].Name, Want: t.asks[i].amount, Stage: Prepared,
+			}}
+			l.handoff = h
+			for j, from := range t.lives {
+				if took[j] || forced[j] || within(from.granted[0], from.bound[0]) && from.granted[0] != from.bound[0] && j != i {
+					h.from, h.revs, h.From = append(h.from, from), append(h.revs, from.rev), append(h.From, from.id.Replica)
+				}
+			}
+			a.note(h, Prepared)
+		case !waits && l.handoff != nil:
+			if t.asks[i].class >= 0 || l.handoff.Stage == Drained {
+				a.note(l.handoff, Committed)
+				l.handoff = nil
+			} else {
+				a.drop(l)
+			}
+		}
+	}
+	a.handedOff()
+}
+
+// handedOff moves open handoffs on, by what has been acknowledged.
+func (a *Allocator) handedOff() {
+	for _, l := range a.lives {
+		h := l.handoff
+		if h == nil {
+			continue
+		}
+		applied, drained := true, true
+		for j, from := range h.from {
+			if !from.live {
+				continue
+			}
+			applied = applied && from.had >= h.revs[j]
+			drained = drained && coversAll(from.granted, from.used)
+		}
+		if applied && h.Stage == Prepared {
+			a.note(h, Applied)
+		}
+		if applied && drained && h.Stage == Applied {
+			a.note(h, Drained)
+		}
+	}
+}
+
+// drop ends a handoff that nobody wants any more.
+func (a *Allocator) drop(l *life) {
+	if l.handoff != nil {
+		a.note(l.handoff, Dropped)
+		l.handoff = nil
+	}
+}
+
+func (a *Allocator) note(h *handoff, s Stage) {
+	h.Stage, h.At, h.Since = s, a.now, time.Duration(a.now-h.opened)
+	if len(a.noted) == recentHandoffs {
+		a.noted = append(a.noted[:0], a.noted[1:]...)
+	}
+	a.noted = append(a.noted, h.Handoff)
+	a.fx = append(a.fx, Effect{Op: Note, Handoff: h.Handoff})
+}

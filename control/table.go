@@ -1,0 +1,81 @@
+package control
+
+import (
+	"slices"
+
+	"headgate/admission"
+)
+
+// past is a moment that is past for every core that has begun.
+const past = Time(1)
+
+// Share is the table of one replica's core: base, which is the whole pool's, with what
+// its grant leaves it, until the lease is over. g is nil before the first grant; ok
+// tells whether it is in force: if not, what survives is left. See Holder.Grant.
+func Share(base *admission.Table, g *Grant, until Time, ok bool) *admission.Table {
+	t := *base
+	t.Engines, t.Classes = slices.Clone(base.Engines), slices.Clone(base.Classes)
+	if t.Until = until; !ok {
+		t.Until = past
+	}
+	share := func(engine, class string, total Amount) (withheld, survival Amount, there bool) {
+		if g == nil {
+			return total, Amount{}, engine != ""
+		}
+		for i := range g.Accounts {
+			if c := &g.Accounts[i]; c.Engine == engine && c.Class == class {
+				return over(total, c.Amount), least(c.Survival, total), true
+			}
+		}
+		return total, Amount{}, engine != ""
+	}
+	for i := range t.Engines {
+		e := &t.Engines[i]
+		e.Shared = true
+		e.Withheld, e.Survival, _ = share(e.Name, "", admission.Of(e.Slots, e.KV))
+	}
+	for i := range t.Classes {
+		c := &t.Classes[i]
+		if withheld, survival, there := share("", c.Name, c.Ceiling); there {
+			c.Shared, c.Withheld, c.Survival = true, withheld, survival
+		}
+		if g == nil {
+			continue
+		}
+		for j := range g.Classes {
+			if p := &g.Classes[j]; p.Class == c.Name {
+				c.Floor = least(p.Floor, c.Ceiling)
+				c.Unlent = least(p.Unlent, c.Floor)
+			}
+		}
+	}
+	if g != nil {
+		t.Recall = g.Recall
+	}
+	return &t
+}
+
+// Fill takes over into a report what a core with the table t says of itself. The
+// engines' gauges are the shell's to add.
+func (r *Report) Fill(t *admission.Table, d *admission.Demands) {
+	r.Engines, r.Classes = make([]EngineReport, len(t.Engines)), make([]ClassReport, len(t.Classes))
+	for i := range t.Engines {
+		e := &t.Engines[i]
+		var total Amount
+		if !e.Closed {
+			total = admission.Of(e.Slots, e.KV)
+		}
+		r.Engines[i] = EngineReport{
+			Engine: e.Name, Total: total, Used: d.Engines[i].Used, High: d.Engines[i].Used, Down: d.Engines[i].Down,
+			Gauge: Amount{-1, -1}, Others: Amount{-1, -1},
+		}
+	}
+	for k := range t.Classes {
+		c := &d.Classes[k]
+		r.Classes[k] = ClassReport{
+			Class: t.Classes[k].Name, Used: slices.Clone(c.Used), Hold: c.Hold, Waiting: c.Waiting, Head: c.Head, Short: c.Short,
+			Waited: duration(c.Waited), Admitted: c.Admitted, Rejected: c.Rejected,
+		}
+	}
+	r.Residual = duration(d.Residual)
+}

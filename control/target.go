@@ -1,0 +1,500 @@
+package control
+
+import (
+	"cmp"
+	"slices"
+)
+
+// What a decision hands out, in this order, each as far as there is something left:
+//
+//  1. to each replica what survives its lease, and to one that has not said yet what it
+//     uses all that it was granted before;
+//  2. what classes use within their floors, by rank; of a class that uses more than
+//     its floor over all replicas, each replica's guarantee first, the rest in
+//     equal parts;
+//  3. what waits within a floor, one request at a time, the longest waiting first;
+//  4. loans: what is used beyond floors, which ends by itself or for 2 and 3;
+//  5. what replicas keep of their guarantees though they do not use it: as their
+//     cores hold it, and more where demand presses or nobody knows (see keep). What
+//     their own loans have of it they can call back without anybody else;
+//  6. what waits and has to borrow, by rank, one request at a time for each replica;
+//     one that has waited for long gets, when somebody's ends, what that one borrows
+//     beyond an equal part;
+//  7. what was wanted of late;
+//  8. the rest in equal parts, slots with their part of the KV tokens, so that a
+//     request that comes finds capacity where it comes.
+//
+// The sum is the target. 1 to 6 is what has to be: only for that is anything taken
+// from a replica at once. The rest moves when there is time.
+//
+// Alternatives: shares by weights alone leave capacity idle at one replica while
+// requests wait at another; handing everything to whoever asks makes every request wait for
+// the leader; an auction needs prices that nobody can read.
+
+// target is a decision in work. Tables are by life, of those that have a lease, and
+// account or class.
+type target struct {
+	lives     []*life
+	use       [][]Amount // 2 to 6, by account
+	must      [][]Amount // with what survives: 1 to 6
+	want      [][]Amount // the target
+	kept      [][]Amount // 5, by account
+	loan      [][]Amount // by class and engine: what is used beyond floors
+	protected [][]Amount // by class: what of the floor is in use, wanted or kept
+	waits     [][]int    // by class: requests that wait for capacity and have none yet
+	cap       []Amount   // what is left, by account
+	idle      []Amount   // of it, what nobody uses or has been given here, by account
+	left      []Amount   // of the floors, by class
+	ceiling   []int      // the account of a class, -1
+	asks      []asking   // by life
+	cut       []bool     // by life: what it borrows is wanted by one who has to borrow too
+	short     []bool     // by life: what it uses has no place beside what others are owed
+	claims    []int64
+	got       []int64
+	order     []int
+}
+
+// asking is what a replica wants beyond what it has.
+type asking struct {
+	class  int // that it is for, -1: nothing
+	urgent bool
+	amount Amount
+}
+
+// part is one of n equal parts of a floor, slots with their KV tokens. Of slots
+// that can't be divided the first get one more; lives are in the order of a hash of
+// their names, so that one replica more or less moves little.
+func part(whole Amount, n, i int64) (p Amount) {
+	p[0] = whole[0] / n
+	if i < whole[0]%n {
+		p[0]++
+	}
+	if whole[0] == 0 {
+		p[1] = whole[1] / n
+	} else {
+		p[1] = whole[1] / whole[0] * p[0]
+	}
+	return p
+}
+
+// grown sizes a table and zeroes it.
+func grown[T any](t [][]T, n, m int) [][]T {
+	for len(t) < n {
+		t = append(t, nil)
+	}
+	t = t[:n]
+	for i := range t {
+		t[i] = zeroed(t[i], m)
+	}
+	return t
+}
+
+func zeroed[T any](s []T, n int) []T {
+	s = slices.Grow(s[:0], n)[:n]
+	clear(s)
+	return s
+}
+
+// aim computes the target.
+func (a *Allocator) aim() {
+	t := &a.t
+	t.lives = t.lives[:0]
+	for _, l := range a.lives {
+		if l.live {
+			t.lives = append(t.lives, l)
+		}
+	}
+	n, m, nk, ne := len(t.lives), len(a.accounts), len(a.pool.Classes), len(a.pool.Engines)
+	t.use, t.must, t.want = grown(t.use, n, m), grown(t.must, n, m), grown(t.want, n, m)
+	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
+	t.cap, t.idle, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.left, nk), zeroed(t.ceiling, nk)
+	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
+	for i := range t.asks {
+		t.asks[i].class = -1
+	}
+	for k := range t.ceiling {
+		t.ceiling[k] = -1
+	}
+	for c := range a.accounts {
+		if k := a.accounts[c].class; k >= 0 {
+			t.ceiling[k] = c
+		}
+		t.cap[c] = minus(a.accounts[c].total, a.accounts[c].foreign)
+		for _, l := range a.lives {
+			if !l.live {
+				t.cap[c] = minus(t.cap[c], most(l.bound[c], a.survival(l, c)))
+			}
+		}
+		t.idle[c] = t.cap[c]
+		for i, l := range t.lives {
+			t.must[i][c] = a.survival(l, c)
+			t.cap[c] = minus(t.cap[c], t.must[i][c])
+			t.idle[c] = minus(t.idle[c], most(l.used[c], t.must[i][c]))
+			if !l.seen {
+				t.take(i, c, most(l.granted[c], l.used[c]), t.must[i][c])
+			}
+		}
+	}
+	if n == 0 {
+		return
+	}
+	for i, l := range t.lives {
+		for k := range l.classes {
+			if at := &l.classes[k]; at.short {
+				t.waits[i][k] = at.waiting
+			}
+		}
+	}
+	for k := range a.pool.Classes {
+		a.usedWithin(k)
+	}
+	for k := range a.pool.Classes {
+		a.waitsWithin(k)
+	}
+	for k := range a.pool.Classes {
+		a.lends(k)
+	}
+	for k := range a.pool.Classes {
+		a.keeps(k)
+	}
+	for k := range a.pool.Classes {
+		a.waitsBeyond(k)
+	}
+	for i := range t.must {
+		copy(t.want[i], t.must[i])
+	}
+	a.rest()
+}
+
+// take gives amount of account c to life i.
+func (t *target) take(i, c int, amount, survival Amount) {
+	t.use[i][c] = plus(t.use[i][c], amount)
+	must := most(survival, t.use[i][c])
+	t.cap[c] = minus(t.cap[c], minus(must, t.must[i][c]))
+	t.must[i][c] = must
+}
+
+// takeFor gives amount of engine e, and of the class's ceiling, to class k of life i.
+func (a *Allocator) takeFor(i, k, e int, amount Amount) {
+	t := &a.t
+	t.take(i, e, amount, a.survival(t.lives[i], e))
+	if c := t.ceiling[k]; c >= 0 {
+		t.take(i, c, amount, a.survival(t.lives[i], c))
+	}
+}
+
+// room is what life i could take of account c: what is left, and what survives and it
+// does not use.
+func (t *target) room(i, c int) Amount {
+	return plus(t.cap[c], minus(t.must[i][c], t.use[i][c]))
+}
+
+// split shares total between claims, by resource.
+func (t *target) split(claims []Amount, total Amount) {
+	for r := range resources {
+		t.claims = t.claims[:0]
+		for i := range claims {
+			t.claims = append(t.claims, claims[i][r])
+		}
+		t.got = fill(t.got[:0], t.claims, total[r])
+		for i := range claims {
+			claims[i][r] = t.got[i]
+		}
+	}
+}
+
+// floor is what of a class's floor is owed now.
+func (a *Allocator) floor(k int) Amount {
+	c := &a.pool.Classes[k]
+	if !c.Windowed {
+		return c.Floor
+	}
+	var due Amount
+	for _, l := range a.t.lives {
+		due = plus(due, l.classes[k].hold)
+	}
+	return least(due, c.Floor)
+}
+
+// usedWithin is 2: what class k uses within its floor.
+func (a *Allocator) usedWithin(k int) {
+	t := &a.t
+	floor := a.floor(k)
+	n := int64(len(t.lives))
+	own, rest := make([]Amount, n), make([]Amount, n)
+	left := floor
+	for i, l := range t.lives {
+		at := &l.classes[k]
+		own[i] = least(at.total, part(floor, n, int64(i)))
+		rest[i] = minus(at.total, own[i])
+		left = minus(left, own[i])
+	}
+	t.split(rest, over(left, Amount{}))
+	t.left[k] = floor
+	for i, l := range t.lives {
+		own := plus(own[i], rest[i])
+		t.protected[i][k] = own
+		t.left[k] = over(t.left[k], own)
+		for e := range a.pool.Engines {
+			used := l.classes[k].used[e]
+			here := least(used, own)
+			own = minus(own, here)
+			a.takeFor(i, k, e, here)
+			t.loan[i][k*len(a.pool.Engines)+e] = minus(used, here)
+		}
+	}
+}
+
+// place finds the engine for one more request of class k at life i: the one on which
+// most is idle, else the one of which most is left, which others then give back. -1:
+// there is none.
+func (a *Allocator) place(i, k int, unit Amount) int {
+	t := &a.t
+	if c := t.ceiling[k]; c >= 0 && !within(unit, t.room(i, c)) {
+		return -1
+	}
+	best, idle := -1, false
+	var most Amount
+	for e := range a.pool.Engines {
+		room := t.room(i, e)
+		if !within(unit, room) {
+			continue
+		}
+		free := within(unit, t.idle[e])
+		if free {
+			room = t.idle[e]
+		}
+		if best < 0 || free && !idle || free == idle && room[1] > most[1] {
+			best, idle, most = e, free, room
+		}
+	}
+	if best >= 0 {
+		a.takeFor(i, k, best, unit)
+		t.idle[best] = minus(t.idle[best], unit)
+	}
+	return best
+}
+
+// waiting returns the lives that wait for capacity for class k, the longest first.
+func (t *target) waiting(k int) []int {
+	t.order = t.order[:0]
+	for i := range t.lives {
+		if t.waits[i][k] > 0 {
+			t.order = append(t.order, i)
+		}
+	}
+	slices.SortStableFunc(t.order, func(x, y int) int {
+		return cmp.Compare(t.lives[x].classes[k].since, t.lives[y].classes[k].since)
+	})
+	return t.order
+}
+
+// ask notes that a replica wants amount more for class k.
+func (t *target) ask(i, k int, amount Amount, urgent bool) {
+	if q := &t.asks[i]; q.class < 0 {
+		*q = asking{class: k, urgent: urgent, amount: amount}
+	} else {
+		q.amount, q.urgent = plus(q.amount, amount), q.urgent || urgent
+	}
+}
+
+// waitsWithin is 3.
+func (a *Allocator) waitsWithin(k int) {
+	t := &a.t
+	for again := true; again; {
+		again = false
+		for _, i := range t.waiting(k) {
+			unit := t.lives[i].classes[k].head
+			if unit[0] < 1 || !within(unit, t.left[k]) || a.place(i, k, unit) < 0 {
+				continue
+			}
+			t.left[k] = minus(t.left[k], unit)
+			t.protected[i][k] = plus(t.protected[i][k], unit)
+			t.waits[i][k]--
+			t.ask(i, k, unit, true)
+			again = true
+		}
+	}
+}
+
+// keep is what class k of life i keeps of its guarantee, used or not, and why.
+//
+// An idle guarantee is lent, but for what the replica's core holds, which goes by how
+// soon its class is expected back, and what is never lent. Of an active one only a part of
+// what it has had to spare for a while is lent, and nothing any more with the first
+// request that waits or is refused, or when its replica has not been heard of.
+func (a *Allocator) keep(k, i int) (Amount, string) {
+	l, c := a.t.lives[i], &a.pool.Classes[k]
+	at := &l.classes[k]
+	n := int64(len(a.t.lives))
+	if c.Windowed {
+		return at.hold, "owed over a window"
+	}
+	whole := most(part(c.Floor, n, int64(i)), Amount{})
+	base := most(least(at.hold, c.Floor), part(c.Unlent, n, int64(i)))
+	spare := over(whole, most(base, at.total))
+	switch {
+	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
+		at.slack = never
+		return most(whole, base), "no recent report"
+	case at.pressed:
+		at.slack = never
+		return most(whole, base), "demand presses"
+	case spare == (Amount{}):
+		at.slack = never
+		return base, "in use"
+	case !at.active:
+		return base, "idle, lent"
+	}
+	if at.slack == never {
+		at.slack = a.now
+	}
+	if a.now-at.slack < Time(a.cfg.Sustain) {
+		return most(whole, base), "in use, its slack is not sustained yet"
+	}
+	for r := range spare {
+		spare[r] = int64(float64(spare[r]) * a.cfg.LendCap)
+	}
+	return most(base, minus(whole, spare)), "in use, a part of its slack is lent"
+}
+
+// lends is 4: what class k uses beyond its floor.
+func (a *Allocator) lends(k int) {
+	t := &a.t
+	claims := make([]Amount, len(t.lives))
+	for e := range a.pool.Engines {
+		for i := range t.lives {
+			claims[i] = t.loan[i][k*len(a.pool.Engines)+e]
+			if c := t.ceiling[k]; c >= 0 {
+				claims[i] = least(claims[i], most(t.room(i, c), Amount{}))
+			}
+		}
+		t.split(claims, most(t.cap[e], Amount{}))
+		for i := range t.lives {
+			t.short[i] = t.short[i] || claims[i] != t.loan[i][k*len(a.pool.Engines)+e]
+			a.takeFor(i, k, e, claims[i])
+		}
+	}
+}
+
+// keeps is 5. It stays on engines where the replica has it already.
+func (a *Allocator) keeps(k int) {
+	t := &a.t
+	extra := make([]Amount, len(t.lives))
+	for i := range t.lives {
+		keep, _ := a.keep(k, i)
+		var loans Amount
+		for _, v := range t.loan[i] {
+			loans = plus(loans, v)
+		}
+		extra[i] = over(over(keep, t.protected[i][k]), loans)
+	}
+	t.split(extra, t.left[k])
+	for i, l := range t.lives {
+		for pass := range 2 {
+			for e := range a.pool.Engines {
+				give := least(extra[i], most(t.room(i, e), Amount{}))
+				if pass == 0 {
+					give = least(give, over(l.granted[e], t.use[i][e]))
+				}
+				if give == (Amount{}) {
+					continue
+				}
+				a.takeFor(i, k, e, give)
+				t.kept[i][e] = plus(t.kept[i][e], give)
+				if c := t.ceiling[k]; c >= 0 {
+					t.kept[i][c] = plus(t.kept[i][c], give)
+				}
+				t.protected[i][k] = plus(t.protected[i][k], give)
+				t.left[k] = over(t.left[k], give)
+				extra[i] = minus(extra[i], give)
+			}
+		}
+	}
+}
+
+// waitsBeyond is 6.
+func (a *Allocator) waitsBeyond(k int) {
+	t := &a.t
+	for again := true; again; {
+		again = false
+		for _, i := range t.waiting(k) {
+			at := &t.lives[i].classes[k]
+			if at.head[0] < 1 || a.place(i, k, at.head) < 0 {
+				continue
+			}
+			t.waits[i][k]--
+			t.ask(i, k, at.head, false)
+			again = true
+		}
+	}
+	for _, i := range t.waiting(k) {
+		at := &t.lives[i].classes[k]
+		if at.head[0] < 1 || a.now-at.since < Time(a.cfg.Starve) || t.asks[i].class >= 0 {
+			continue
+		}
+		a.cutFor(i, k, at.head)
+	}
+}
+
+// cutFor takes one request's need from whoever borrows most for the same class, if
+// that leaves him no less than life i then has. It comes free when something of his
+// ends.
+func (a *Allocator) cutFor(i, k int, unit Amount) {
+	t := &a.t
+	ne := len(a.pool.Engines)
+	total := func(j int) (n Amount) {
+		for e := range ne {
+			n = plus(n, t.loan[j][k*ne+e])
+		}
+		return n
+	}
+	mine := plus(total(i), unit)
+	donor := -1
+	for j := range t.lives {
+		if n := total(j); j != i && within(mine, minus(n, unit)) && (donor < 0 || n[0] > total(donor)[0]) {
+			donor = j
+		}
+	}
+	if donor < 0 {
+		return
+	}
+	for e := range ne {
+		loan := &t.loan[donor][k*ne+e]
+		if !within(unit, *loan) || !within(unit, t.use[donor][e]) {
+			continue
+		}
+		*loan = minus(*loan, unit)
+		a.takeFor(donor, k, e, minus(Amount{}, unit))
+		a.takeFor(i, k, e, unit)
+		t.cut[donor] = true
+		t.ask(i, k, unit, false)
+		return
+	}
+}
+
+// rest is 7 and 8.
+func (a *Allocator) rest() {
+	t := &a.t
+	claims := make([]Amount, len(t.lives))
+	for c := range a.accounts {
+		left := most(t.cap[c], Amount{})
+		for i, l := range t.lives {
+			claims[i] = over(l.smooth(c), t.must[i][c])
+		}
+		t.split(claims, left)
+		for i := range t.lives {
+			t.want[i][c] = plus(t.want[i][c], claims[i])
+			left = minus(left, claims[i])
+		}
+		// What can't be divided stays free, for whoever asks first.
+		n := int64(len(t.lives))
+		if left[0] < n {
+			continue
+		}
+		each := left[0] / n
+		for i := range t.lives {
+			t.want[i][c] = plus(t.want[i][c], Amount{each, left[1] / left[0] * each})
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package control
+
+import (
+	"time"
+
+	"headgate/admission"
+)
+
+// Time is a moment by its owner's own monotonic clock, in ns. No two parts ever
+// compare theirs.
+type Time = admission.Time
+
+// Amount is slots and KV tokens.
+type Amount = admission.Amount
+
+// Pool is what is shared, as it is configured.
+type Pool struct {
+	Name    string
+	Engines []Engine
+	Classes []Class // by rank
+	// Survival is what each replica keeps on each engine when its lease is over.
+	// It is withheld from all others for as long as the replica is known.
+	Survival Amount
+	// Replicas is the most there will be; a guarantee is split between those there
+	// are, and must be of use between so many.
+	Replicas int
+	// Unit is one request's need: a share of less is of no use.
+	Unit Amount
+}
+
+// Engine is one engine of a pool. Total may be zero where only the replicas know,
+// who have asked it.
+type Engine struct {
+	Name  string
+	Total Amount
+}
+
+// Class is one class, over all replicas.
+type Class struct {
+	Name    string
+	Floor   Amount
+	Unlent  Amount
+	Ceiling Amount // zero, or at least the envelope: no ceiling
+	// Windowed: the floor is owed over a window, so that it is kept only while a
+	// replica says that it is due.
+	Windowed bool
+}
+
+// ID names one life of a replica. A name is used by one process at a time; Boot
+// tells its lives apart.
+type ID struct {
+	Replica string `json:"replica"`
+	Boot    string `json:"boot"`
+}
+
+// Member is a replica that has a lease.
+type Member struct {
+	ID
+	Lease int64 `json:"lease"`
+	// Address is where other replicas reach it, "" if they may not.
+	Address string `json:"address,omitempty"`
+}
+
+// Grant is what one replica may use of a pool.
+type Grant struct {
+	Pool string `json:"pool"`
+	ID
+	// Lease that the grant is valid under. A grant outlives none.
+	Lease int64 `json:"lease"`
+	// Epoch is the leader's, Rev the grant's number in the pool. One of a later epoch, or
+	// of the same and a later revision, replaces an earlier.
+	Epoch uint64 `json:"epoch"`
+	Rev   uint64 `json:"revision"`
+	// Accounts are the engines and limited classes, in the pool's order.
+	Accounts []Account    `json:"accounts"`
+	Classes  []ClassGrant `json:"classes"`
+	// Recall: what is above the grant is wanted by protected demand, so that classes
+	// that reclaim give it back by force. Else it is given back as it ends.
+	Recall bool `json:"recall,omitempty"`
+	// Echo: a report with a sample of each engine that was asked for after this grant
+	// was taken is wanted, since it shows what somebody who is gone has left there.
+	Echo bool `json:"echo,omitempty"`
+	// Handoff is the number of the handoff that it is a part of, 0 of none; For is the
+	// class that wants it.
+	Handoff uint64 `json:"handoff,omitempty"`
+	For     string `json:"for,omitempty"`
+}
+
+// Account is an engine or a class with a ceiling, and what a replica may have of it.
+type Account struct {
+	Engine string `json:"engine,omitempty"`
+	Class  string `json:"class,omitempty"`
+	Amount Amount `json:"amount"`
+	// Bound is the most that the replica can have of it until it acknowledges this
+	// revision.
+	Bound Amount `json:"bound"`
+	// Survival is what it may have when its lease is over.
+	Survival Amount `json:"survival"`
+}
+
+// ClassGrant is a replica's part of a class's floor. It is what its core protects;
+// it is not a bound.
+type ClassGrant struct {
+	Class  string `json:"class"`
+	Floor  Amount `json:"floor"`
+	Unlent Amount `json:"unlent"`
+}
+
+// Report is what a replica says about a pool: how much it has, what it wants, and
+// with it the acknowledgement of the grant that it has in force.
+type Report struct {
+	Pool string `json:"pool"`
+	ID
+	Lease int64 `json:"lease"`
+	// Seq numbers the reports of one life; a later one replaces an earlier.
+	Seq uint64 `json:"seq"`
+	// Epoch and Rev are of the grant that was in force when the rest was read; 0: none.
+	Epoch uint64 `json:"epoch"`
+	Rev   uint64 `json:"revision"`
+	// GrantAge is for how long that grant has been in force.
+	GrantAge time.Duration  `json:"grant_age_ns"`
+	Engines  []EngineReport `json:"engines"`
+	Classes  []ClassReport  `json:"classes"`
+	// Residual is for how long at most what it has admitted, or may admit, goes on.
+	Residual time.Duration `json:"residual_ns"`
+}
+
+// EngineReport is one engine as a replica sees it.
+type EngineReport struct {
+	Engine string `json:"engine"`
+	Total  Amount `json:"total"` // as the engine says; zero: not known
+	Used   Amount `json:"used"`
+	// High is the most that it had in the last seconds.
+	High Amount `json:"high"`
+	Down bool   `json:"down,omitempty"`
+	// Gauge is what the engine says that it runs, of everybody, and Others the most of
+	// it that this replica did not send; -1 is not told. It was asked for GaugeAge ago.
+	// GaugeSeq numbers the samples; 0 is none.
+	Gauge    Amount        `json:"gauge"`
+	Others   Amount        `json:"others"`
+	GaugeAge time.Duration `json:"gauge_age_ns,omitempty"`
+	GaugeSeq uint64        `json:"gauge_seq,omitempty"`
+}
+
+// ClassReport is one class at a replica.
+type ClassReport struct {
+	Class string `json:"class"`
+	// Used is by engine, in the order of the report's engines.
+	Used []Amount `json:"used"`
+	// Hold is what the class keeps for itself of its floor, used or not.
+	Hold Amount `json:"hold"`
+	// Waiting requests, Head what the first of them needs. Short: it waits for
+	// capacity that the replica has not got, and not for anything else. Waited is how
+	// long the oldest has waited.
+	Waiting int           `json:"waiting,omitempty"`
+	Head    Amount        `json:"head"`
+	Short   bool          `json:"short,omitempty"`
+	Waited  time.Duration `json:"waited_ns,omitempty"`
+	// Since the replica started, so that a lost report loses nothing.
+	Admitted uint64 `json:"admitted"`
+	Rejected uint64 `json:"rejected"`
+}
+
+// Kind of an Event.
+type Kind uint8
+
+const (
+	// Load hands a new leader a grant that it finds in the store: Grant. All come
+	// before the first Join.
+	Load Kind = 1 + iota
+	// Join: a replica has a lease: Member.
+	Join
+	// Gone: a lease is over: Member. A Join of the same life with another lease says
+	// the same of the earlier one.
+	Gone
+	// Reported: Report.
+	Reported
+	// Configure replaces the Pool.
+	Configure
+	// Forget a replica that is gone, with what survives of it: Member's Replica.
+	Forget
+	// Tick: nothing but the time.
+	Tick
+)
+
+// Event is what the shell tells the allocator.
+type Event struct {
+	Kind   Kind
+	Member Member
+	Grant  *Grant
+	Report *Report
+	Pool   *Pool
+}
+
+// Op of an Effect.
+type Op uint8
+
+const (
+	// Write the grant, replacing the replica's earlier one. The allocator counts it as
+	// written: the shell repeats it until it is, or the leader is none any more. Of
+	// several for one replica the last is enough.
+	Write Op = 1 + iota
+	// Remove the grant and the report of a life that is over: ID.
+	Remove
+	// Note a stage of a handoff: Handoff.
+	Note
+)
+
+// Effect is what the allocator wants done.
+type Effect struct {
+	Op      Op
+	Grant   *Grant
+	ID      ID
+	Handoff Handoff
+}
+
+// Stage of a handoff.
+type Stage string
+
+const (
+	// Prepared: lower grants are written for those who give.
+	Prepared Stage = "prepared"
+	// Applied: the last of them has acknowledged.
+	Applied Stage = "applied"
+	// Drained: what they had above their new grants is out.
+	Drained Stage = "drained"
+	// Committed: the raise is written.
+	Committed Stage = "committed"
+	// Dropped: nobody wants it any more.
+	Dropped Stage = "dropped"
+)
+
+// Handoff moves capacity from replicas that lend it, or hold it idle, to one that
+// wants it.
+type Handoff struct {
+	Seq   uint64        `json:"handoff"`
+	Pool  string        `json:"pool"`
+	To    string        `json:"to"`
+	Class string        `json:"class,omitempty"`
+	From  []string      `json:"from"`
+	Want  Amount        `json:"want"`
+	Stage Stage         `json:"stage"`
+	At    Time          `json:"-"`        // of the stage
+	Since time.Duration `json:"since_ns"` // from its opening
+}
