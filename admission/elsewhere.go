@@ -89,8 +89,29 @@ type Starts struct {
 // ended for it: what was said to be idle may be gone.
 const askFor = Time(100e6)
 
-// others is what is known of a class at other cores.
-func (c *Core) others(k Class) *ClassElsewhere {
+// knows tells whether the core has been told of others. One that has not is one whose
+// driver does not tell, or that has just begun.
+func (c *Core) knows() bool { return len(c.away.Classes) > 0 && !c.share.expired }
+
+// stirs tells whether the others' cores have something new to know: somebody of a
+// protected class has come to wait for a first token or no longer does, or something has
+// started or has its first token.
+func (c *Core) stirs() bool {
+	s := &c.share
+	pending, starts := c.waiting&c.guarded, 0
+	for e := range c.engines {
+		for _, i := range c.engines[e].starting {
+			starts++
+			pending |= bit(c.holds[i].class) & c.guarded
+		}
+	}
+	news := pending != s.pending || starts != s.starts
+	s.pending, s.starts = pending, starts
+	return news
+}
+
+// atOthers is what is known of a class at other cores.
+func (c *Core) atOthers(k Class) *ClassElsewhere {
 	if int(k) < len(c.away.Classes) {
 		return &c.away.Classes[k]
 	}
@@ -223,7 +244,7 @@ func (c *Core) learnElsewhere(k Class, was, o *ClassElsewhere) {
 // calls tells whether a recall of the class goes on: what was lent when its lending
 // closed is out, here or elsewhere.
 func (c *Core) calls(cl *class) bool {
-	return cl.recall.open || c.lentThen(cl) || c.others(cl.id).Recalled
+	return cl.recall.open || c.lentThen(cl) || c.atOthers(cl.id).Recalled
 }
 
 // lentThen tells whether a loan is out of those that were when the class was told that

@@ -16,13 +16,15 @@ import (
 // each command, the effects it asked for; `state` prints all of it. Rewrite
 // them with `go test ./admission -rewrite`.
 //
-//	table [drain] [pause [callin]] [bypass] [reclaims=N] [stalls=SHARE]
+//	table [drain] [pause [callin]] [bypass] [reclaims=N] [stalls=SHARE] [until=DURATION] [recall]
 //	                      a table, one class or engine a line (see parseTable); the first builds the core
 //	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N] [session=N] [cached=T [home=ENGINE]] [whole] [unsplit]
-//	cancel id=N
+//		[ttft=DURATION] [tpot=DURATION]
+//	cancel id=N [unavailable]
+//	bar id=N [barred=ENGINE]
 //	scheduled id=N [cached=T]
 //	progress id=N out=T [prompt=T]
-//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched] [kept] [unsplit]
+//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched] [kept] [unsplit] [elsewhere [busy]] [retry=DURATION]
 //	release id=N          of the last hold that request N had
 //	observe ENGINE running=N kv=T [progress=N] [preemptions=N] [state=down]
 //	repeat n=N out=T      N requests of the first class that end after T tokens each
@@ -31,6 +33,8 @@ import (
 //	                      first token after so long, then one each so long; from them the core learns how fast
 //	                      the engine is
 //	tick                  only the time
+//	renew until=DURATION  the lease ends then, since the start
+//	demands               prints what is told of demand
 //	state                 prints everything
 //	counts CLASS          prints the counters that are not zero
 //
@@ -46,9 +50,10 @@ func TestGoldens(t *testing.T) {
 }
 
 type script struct {
-	core  *Core
-	now   Time
-	holds map[ID]Hold
+	core     *Core
+	now      Time
+	holds    map[ID]Hold
+	demanded Demands
 }
 
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
@@ -114,6 +119,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		ev := &Event{
 			Kind: Offer, Class: class(), ID: id, Prompt: int32(num("prompt", 100)), Out: int32(num("out", Undeclared)), N: int32(num("n", 1)),
 			Tenant: Tenant(num("tenant", 0)), Session: uint32(num("session", 0)), Cached: int32(num("cached", 0)),
+			First: dur("ttft"), Token: dur("tpot"),
 		}
 		if d.HasArg("home") {
 			var name string
@@ -133,14 +139,26 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		return s.step(ev)
 	case "cancel":
-		return s.step(&Event{Kind: Cancel, ID: id})
+		ev := &Event{Kind: Cancel, ID: id}
+		if d.HasArg("unavailable") {
+			ev.Cause = CauseUnavailable
+		}
+		return s.step(ev)
+	case "bar":
+		ev := &Event{Kind: Bar, ID: id}
+		if d.HasArg("barred") {
+			var name string
+			d.ScanArgs(t, "barred", &name)
+			ev.Barred = 1 << engine(name)
+		}
+		return s.step(ev)
 	case "scheduled":
 		return s.step(&Event{Kind: Scheduled, Hold: s.holds[id], Cached: int32(num("cached", 0))})
 	case "progress":
 		return s.step(&Event{Kind: Progress, Hold: s.holds[id], Out: int32(num("out", 0)), Prompt: int32(num("prompt", 0))})
 	case "end":
 		ev := &Event{Kind: Ended, Hold: s.holds[id], Out: int32(num("out", 0)), Cause: CauseFinished}
-		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept, "unsplit": FlagUnsplit, "elsewhere": FlagElsewhere} {
+		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept, "unsplit": FlagUnsplit, "elsewhere": FlagElsewhere, "busy": FlagBusy} {
 			if d.HasArg(flag) {
 				ev.Flags |= v
 			}
@@ -184,6 +202,10 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			}, Time(dur("first")), Time(dur("each")))
 		}
 		return ""
+	case "renew":
+		return s.step(&Event{Kind: Renew, Until: Time(dur("until"))})
+	case "demands":
+		return s.demands()
 	case "tick":
 		return s.step(&Event{Kind: Tick})
 	case "state":
@@ -278,22 +300,33 @@ func (s *script) describe(e *Effect) string {
 		return text
 	case Drained:
 		return "drained"
+	case Demand:
+		return "demand"
 	}
 	return fmt.Sprintf("unknown effect %d", e.Op)
 }
 
 // parseTable reads lines such as
 //
-//	engine e slots=4 kv=5104 block=16 context=4096 boundary=0 [ordered] [fatal] [together] [caches]
+//	engine e slots=4 kv=5104 block=16 context=4096 boundary=0 [ordered] [fatal] [together] [caches] [withheld=2 [survival=1]]
 //
 // An amount without a slash is of slots, with the same share of the KV.
 //
 //	class interactive floor=3/0 unlent=1/0 ceiling=4/5104 headroom=0/0 idle=2s depth=10 tenant=5 wait=30s life=5s out=64 maxout=0 [closed]
-//		[reclaim] grace=1s pin=2 [settled] window=60s ttft=2s tpot=50ms e2e=30s warm=1m
+//		[reclaim] grace=1s pin=2 [settled] window=60s ttft=2s tpot=50ms e2e=30s warm=1m [withheld=2 [survival=1]]
 //
 // A class that has a life of loans ends them by deadline.
 func parseTable(t *testing.T, d *datadriven.TestData) *Table {
-	tab := &Table{Drain: d.HasArg("drain"), Pause: d.HasArg("pause"), CallIn: d.HasArg("callin"), Bypass: d.HasArg("bypass")}
+	tab := &Table{Drain: d.HasArg("drain"), Pause: d.HasArg("pause"), CallIn: d.HasArg("callin"), Bypass: d.HasArg("bypass"), Recall: d.HasArg("recall")}
+	if d.HasArg("until") {
+		var until string
+		d.ScanArgs(t, "until", &until)
+		v, err := time.ParseDuration(until)
+		if err != nil {
+			t.Fatalf("%s: %v", d.Pos, err)
+		}
+		tab.Until = Time(v)
+	}
 	if d.HasArg("reclaims") {
 		d.ScanArgs(t, "reclaims", &tab.ReclaimRate)
 	}
@@ -347,6 +380,13 @@ func parseTable(t *testing.T, d *datadriven.TestData) *Table {
 			tokens, _ := strconv.ParseInt(b, 10, 64)
 			return Of(slots, tokens)
 		}
+		part := func(key string, whole Amount) Amount {
+			if a := amount(key, Amount{}); strings.Contains(has[key], "/") || a == (Amount{}) {
+				return a
+			}
+			slots, _ := strconv.ParseInt(has[key], 10, 64)
+			return Of(slots, whole[KV]*slots/whole[Slots])
+		}
 		flag := func(key string) bool {
 			_, ok := has[key]
 			return ok
@@ -355,8 +395,11 @@ func parseTable(t *testing.T, d *datadriven.TestData) *Table {
 			tab.Engines = append(tab.Engines, EngineSpec{
 				Name: f[1], Slots: num("slots", 4), KV: num("kv", 5104), Block: num("block", 16), MaxContext: num("context", 4096),
 				Boundary: num("boundary", 0), Ordered: flag("ordered"), Fatal: flag("fatal"), Together: flag("together"), Caches: flag("caches"),
-				GaugeAge: dur("age"), Closed: flag("closed"),
+				GaugeAge: dur("age"), Closed: flag("closed"), Shared: flag("withheld"),
 			})
+			if s := &tab.Engines[len(tab.Engines)-1]; s.Shared {
+				s.Withheld, s.Survival = part("withheld", Of(s.Slots, s.KV)), part("survival", Of(s.Slots, s.KV))
+			}
 			continue
 		}
 		c := ClassSpec{
@@ -365,6 +408,9 @@ func parseTable(t *testing.T, d *datadriven.TestData) *Table {
 			MaxWait: dur("wait"), LoanLife: dur("life"), DefaultOut: int32(num("out", 64)), MaxOut: int32(num("maxout", 0)), Closed: flag("closed"),
 			Grace: dur("grace"), PinAfter: int(num("pin", 0)), Window: dur("window"), KeepWarm: dur("warm"),
 			Objective: Objective{First: dur("ttft"), Token: dur("tpot"), Whole: dur("e2e")},
+		}
+		if c.Shared = flag("withheld"); c.Shared {
+			c.Withheld, c.Survival = part("withheld", c.Ceiling), part("survival", c.Ceiling)
 		}
 		switch {
 		case c.LoanLife > 0:
@@ -378,6 +424,28 @@ func parseTable(t *testing.T, d *datadriven.TestData) *Table {
 		tab.Classes = append(tab.Classes, c)
 	}
 	return tab
+}
+
+// demands prints what the core says of its demand.
+func (s *script) demands() string {
+	s.core.Demands(&s.demanded)
+	var b strings.Builder
+	for e, v := range s.demanded.Engines {
+		fmt.Fprintf(&b, "engine %s: used %v", s.core.engines[e].spec.Name, v.Used)
+		if v.Down {
+			b.WriteString(" down")
+		}
+		b.WriteByte('\n')
+	}
+	for k, v := range s.demanded.Classes {
+		fmt.Fprintf(&b, "class %s: used %v hold %v waiting %d head %v waited %v admitted %d rejected %d", s.core.classes[k].spec.Name, v.Used, v.Hold, v.Waiting, v.Head, time.Duration(v.Waited), v.Admitted, v.Rejected)
+		if v.Short {
+			b.WriteString(" short")
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "residual %v\n", time.Duration(s.demanded.Residual))
+	return b.String()
 }
 
 func counts(n *Counts) string {

@@ -40,7 +40,7 @@ func (cl *class) credit() Time  { return -cl.service() / 2 }
 
 // owing is how fast a class's debt grows, in slots.
 func (c *Core) owing(cl *class) Time {
-	o := c.others(cl.id)
+	o := c.atOthers(cl.id)
 	used := cl.used[Slots] + o.Used[Slots]
 	return Time(min(cl.spec.Floor[Slots], used+int64(cl.queue.n+o.Waiting)) - used)
 }
@@ -130,7 +130,7 @@ func (c *Core) setFloors() {
 	for k := range c.classes {
 		cl := &c.classes[k]
 		if cl.floor = cl.spec.Floor; cl.spec.Window > 0 {
-			cl.floor = c.dueFloor(cl, cl.used.add(c.others(Class(k)).Used), cl.queue.n+c.others(Class(k)).Waiting, cl.spec.Floor)
+			cl.floor = c.dueFloor(cl, cl.used.add(c.atOthers(Class(k)).Used), cl.queue.n+c.atOthers(Class(k)).Waiting, cl.spec.Floor)
 		}
 		over = over.add(cl.floor)
 	}
@@ -147,7 +147,7 @@ func (c *Core) setFloors() {
 	}
 	for k := range c.away.Classes {
 		// What of it is the others' is not kept here.
-		cl, o := &c.classes[k], c.others(Class(k))
+		cl, o := &c.classes[k], c.atOthers(Class(k))
 		if cl.floor = cl.floor.sub(o.Protected).max(Amount{}); cl.spec.Window > 0 {
 			cl.floor = c.ownDue(cl)
 		}
@@ -159,7 +159,7 @@ func (c *Core) setFloors() {
 
 // ownDue is the part of a windowed floor that this core serves: what others do not.
 func (c *Core) ownDue(cl *class) Amount {
-	return c.dueFloor(cl, cl.used, cl.queue.n, cl.spec.Floor.sub(c.others(cl.id).Protected).max(Amount{}))
+	return c.dueFloor(cl, cl.used, cl.queue.n, cl.spec.Floor.sub(c.atOthers(cl.id).Protected).max(Amount{}))
 }
 
 // dueFloor is the floor of a windowed class: nothing unless it is due, no more

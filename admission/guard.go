@@ -15,6 +15,8 @@ import (
 //	        waited longest for its first token, in the queue or on the engine
 //	      = objective - prefill of the class's usual prompt   if there is none
 //
+// with the class's objective, or a request's own where that is tighter (own.go),
+//
 // and all such stalls together must stay within a share of the time. A class is
 // active while it has anything waiting or running, and for as long afterwards
 // as it is not worth lending its idle capacity (see reopen.go).
@@ -34,7 +36,7 @@ func (cl *class) protected() bool { return cl.spec.Objective.First > 0 || cl.spe
 
 // active tells whether a class's requests are there or to be expected.
 func (c *Core) active(cl *class) bool {
-	return cl.queue.n > 0 || cl.used != (Amount{}) || c.others(cl.id).there() || !c.quiet(cl)
+	return cl.queue.n > 0 || cl.used != (Amount{}) || c.atOthers(cl.id).there() || !c.quiet(cl)
 }
 
 // stalls tells whether a start of q, of class k, on engine en would hold up a
@@ -95,7 +97,10 @@ func (c *Core) whyStalls(k Class, en *engine, q *request) string {
 // beside n sequences more.
 func (c *Core) paces(p *class, en *engine, n int64) bool {
 	limit := Time(p.spec.Objective.Token)
-	return limit == 0 || p.used[Slots]+c.others(p.id).Used[Slots] == 0 || en.timing.tokenTime(c.running(en)+n) <= limit
+	if limit == 0 || p.used[Slots]+c.atOthers(p.id).Used[Slots] == 0 {
+		return true
+	}
+	return en.timing.tokenTime(c.running(en)+n) <= limit && c.ownPace(p, en, n)
 }
 
 // stalled returns for how long starts of lower classes than p will still hold up
@@ -105,31 +110,37 @@ func (c *Core) stalled(p *class, j Class, en *engine) (ahead, bear Time, waits b
 	if p.spec.Objective.First == 0 {
 		return 0, Never, false
 	}
-	oldest, own := c.now, Time(0)
+	bear, own := Time(p.spec.Objective.First), Time(0)
 	if i := p.queue.head; i != none {
-		waits, oldest = true, c.requests[i].arrived
+		q := &c.requests[i]
+		within := false
+		if q.first > 0 {
+			_, _, within = c.demand(p, en, q)
+		}
+		waits, bear = true, min(bear, c.bearsFor(p, q, c.now-q.arrived+en.timing.prefillTime(q.work(en)), within))
 		own = en.timing.prefillTime(p.usualPrompt) * Time(p.queue.n)
 	}
 	for _, i := range en.starting {
 		h := &c.holds[i]
 		if h.class == j && h.req != 0 {
-			waits, oldest = true, min(oldest, c.requests[h.req.Slot()].arrived)
-			own += en.timing.prefillTime(h.prompt - h.cached)
+			q, work := &c.requests[h.req.Slot()], en.timing.prefillTime(h.prompt-h.cached)
+			waits, bear = true, min(bear, c.bearsFor(p, q, max(h.admitted-q.arrived+work, c.now-q.arrived), !h.loan))
+			own += work
 		}
 	}
-	if o := c.others(j); o.Pending != 0 {
-		waits, oldest = true, min(oldest, o.Pending)
+	if o := c.atOthers(j); o.Pending != 0 {
+		waits, bear = true, min(bear, Time(p.spec.Objective.First)-(c.now-o.Pending))
 		own += en.timing.prefillTime(p.usualPrompt)*Time(o.Waiting) + en.timing.prefills(o.at(en.id))
 	}
 	if !waits {
 		own = en.timing.prefillTime(p.usualPrompt)
 	}
-	return c.ahead(en, j+1), Time(p.spec.Objective.First) - (c.now - oldest) - own, waits
+	return c.ahead(en, j+1), bear - own, waits
 }
 
 // bears is for how long a request of class p can still be held up.
 func (c *Core) bears(p *class, q *request, en *engine) Time {
-	return Time(p.spec.Objective.First) - (c.now - q.arrived) - en.timing.prefillTime(q.work(en))
+	return Time(q.objective(p).First) - (c.now - q.arrived) - en.timing.prefillTime(q.work(en))
 }
 
 // mayComeLate is how probable it may be that a request comes early enough in a

@@ -2,12 +2,12 @@ package admission
 
 import "slices"
 
-// A request that can't meet its class's objective any more lets those of its
+// A request that can't meet its objective any more lets those of its
 // tenant pass that still can: once a burst has outrun the engine, first come first
 // served makes everybody late, each by waiting for one who was late already. It
 // is not lost: it is served as soon as nobody waits who could still be in time,
-// and once it is older than the objective's whole, one start in lateTurn is for
-// those who are late, the oldest first.
+// and once it is older than the objective's whole, one of its tenant's starts in
+// lateTurn is for those who are late, the oldest first.
 //
 // Alternatives: refusing it (many gateways' timeout) loses work that its client
 // still waits for; earliest deadline first is the same up to the moment of
@@ -36,7 +36,8 @@ func (c *Core) relegate(cl *class) {
 
 // hopeless tells whether a waiting request would be late even if it started now.
 func (c *Core) hopeless(cl *class, q *request) bool {
-	if cl.spec.Objective.First == 0 {
+	limits := q.objective(cl)
+	if limits.First == 0 {
 		return false
 	}
 	age, any := c.now-q.arrived, false
@@ -48,7 +49,7 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 		any = true
 		start := max(cl.usualStart(), en.timing.prefillTime(q.work(en)))
 		whole := Time(0)
-		if limit := Time(cl.spec.Objective.Whole); limit > 0 {
+		if limit := Time(limits.Whole); limit > 0 {
 			// What is paid for it is what few exceed; most are shorter.
 			_, expect, _ := c.price(cl, en, q)
 			if m := cl.lengths.middle; m > 0 {
@@ -56,7 +57,7 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 			}
 			whole = age + start + Time(expect)*en.timing.tokenTime(c.running(en)) - limit
 		}
-		if age+start <= Time(cl.spec.Objective.First) && whole <= 0 {
+		if age+start <= Time(limits.First) && whole <= 0 {
 			return false
 		}
 	}
@@ -73,17 +74,20 @@ func (cl *class) usualStart() Time {
 
 // late tells whether the late request in slot has its turn.
 func (c *Core) late(cl *class, slot int32) bool {
-	limit := Time(cl.spec.Objective.Whole)
+	q := &c.requests[slot]
+	limits := q.objective(cl)
+	limit := Time(limits.Whole)
 	if limit == 0 {
-		limit = overAge * Time(cl.spec.Objective.First)
+		limit = overAge * Time(limits.First)
 	}
-	return cl.queue.turns >= lateTurn-1 && c.now-c.requests[slot].arrived >= limit
+	return c.lines[q.line].turns >= lateTurn-1 && c.now-q.arrived >= limit
 }
 
-// turn counts the starts that late ones of a class have waited for.
-func (cl *class) turn(q *request) {
-	if cl.queue.turns++; q.late {
-		cl.queue.turns = 0
+// turn counts the starts that late ones of a tenant have waited for.
+func (c *Core) turn(q *request) {
+	l := &c.lines[q.line]
+	if l.turns++; q.late {
+		l.turns = 0
 	}
 }
 
@@ -101,13 +105,13 @@ func (c *Core) crowds(k Class, en *engine, q *request) bool {
 			continue
 		}
 		if r := &c.requests[h.req.Slot()]; !r.late {
-			least = min(least, Time(c.classes[k].spec.Objective.First)-(c.now-r.arrived))
+			least = min(least, Time(r.objective(&c.classes[k]).First)-(c.now-r.arrived))
 		}
 	}
 	for j := range c.away.Classes {
 		step += en.timing.prefills(c.away.Classes[j].at(en.id))
 	}
-	if o := c.others(k); o.Starting != 0 {
+	if o := c.atOthers(k); o.Starting != 0 {
 		least = min(least, Time(c.classes[k].spec.Objective.First)-(c.now-o.Starting))
 	}
 	return step > least

@@ -43,6 +43,15 @@ type world struct {
 	warm     map[uint32]warmth
 	untrue   []int // reclaims in a row that each engine did not confirm
 	bursts   []burst
+	lease    lease
+	heard    []heard // of each class, when it was last said to be looked at
+	demands  Demands
+	wanted   [MaxClasses]bool // requests of the class have had a limit of their own
+}
+
+// limited tells whether a request of a class may have a limit on its first token.
+func (w *world) limited(k Class) bool {
+	return w.wanted[k] || w.core.classes[k].spec.Objective.First > 0
 }
 
 // warmth is what a session has left.
@@ -91,6 +100,8 @@ type sample struct {
 func newWorld(t *rapid.T) *world {
 	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}, closed: map[uint64]bool{}, opened: map[ID]uint64{}, passed: map[ID]int64{}, warm: map[uint32]warmth{}}
 	w.table = drawTable(t, &Table{})
+	drawShares(t, w.table, 0)
+	w.lease.take(w.table, 0)
 	w.core, w.twin = New(w.table, worldSlots), New(w.table, worldSlots)
 	w.history = make([][]sample, len(w.table.Classes))
 	w.debt, w.untrue = make([]Time, len(w.table.Classes)), make([]int, len(w.table.Engines))
@@ -176,6 +187,7 @@ func (w *world) apply(ev *Event) {
 	before := w.core.Snapshot()
 	w.accrue(before)
 	w.note(ev, before)
+	w.lease.pass(ev, w.now)
 	fx := w.core.Step(w.now, ev, nil)
 	if diff := cmp.Diff(fx, w.twin.Step(w.now, ev, nil)); diff != "" {
 		w.t.Fatalf("the same input gave another output: %s", diff)
@@ -188,6 +200,7 @@ func (w *world) apply(ev *Event) {
 	}
 	after := w.core.Snapshot()
 	w.check(before, after, ev, fx)
+	w.checkTold(before, after, ev, fx)
 	w.checkTimers(after)
 }
 
@@ -208,7 +221,7 @@ func (w *world) checkTimers(now *Snapshot) {
 		// What a class keeps follows with the next tick when it becomes quiet, or no
 		// longer is; and that a head is late is noticed when somebody looks.
 		cl := &c.classes[k]
-		if cl.spec.Reopen == ReopenSettled && cl.hold != c.holdNow(cl) || cl.spec.Objective.First > 0 && cl.queue.n > 1 {
+		if cl.spec.Reopen == ReopenSettled && cl.hold != c.holdNow(cl) || w.limited(Class(k)) && cl.queue.n > 1 {
 			return
 		}
 		// A table may pay a debt, or call it; so it is said when the debt next moves.
@@ -247,7 +260,7 @@ func (w *world) patient() bool {
 	c := w.core
 	for k := range c.classes {
 		cl := &c.classes[k]
-		if cl.queue.head == none || cl.spec.Grace == 0 && cl.spec.Objective.First == 0 {
+		if cl.queue.head == none || cl.spec.Grace == 0 && !w.limited(Class(k)) {
 			continue
 		}
 		q := &c.requests[cl.queue.head]
@@ -275,7 +288,7 @@ func (w *world) timeless(s *Snapshot) *Snapshot {
 		if spec.Reopen == ReopenSettled {
 			v.Hold, v.Lending, t.Promised = AmountView{}, false, AmountView{}
 		}
-		if spec.Objective.First > 0 {
+		if w.limited(Class(k)) {
 			v.Late, v.Head, v.Tenants = 0, nil, nil
 		}
 		if v.Head != nil {
@@ -416,8 +429,8 @@ func (w *world) overtake(e *Effect, before *Snapshot) {
 	if head == nil || w.tenant[head.ID.Slot()] != e.Tenant || w.order[head.ID.Slot()] > w.order[e.ID.Slot()] {
 		w.t.Fatalf("request %d overtook one of its tenant that was not the head:\n%v", e.ID, before)
 	}
-	if w.core.requests[head.ID.Slot()].barred&(1<<e.Engine) != 0 {
-		return // nor is it in anybody's way on an engine that can't run it
+	if w.core.requests[head.ID.Slot()].keptFrom()&(1<<e.Engine) != 0 {
+		return // nor is it in anybody's way on an engine that is not given it
 	}
 	if head.Wants == (AmountView{}) {
 		return // the head waits for an engine that takes no work
@@ -437,7 +450,7 @@ func (w *world) works(slot uint32) bool {
 	q := &w.core.requests[slot]
 	for e := range w.core.engines {
 		en := &w.core.engines[e]
-		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() {
+		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() && q.avoids&(1<<e) == 0 {
 			return true
 		}
 	}
@@ -501,6 +514,11 @@ func (w *world) offer() {
 	if ev.Prompt < 1 {
 		w.session[slot], ev.Session = 0, 0 // a session has a prefix
 	}
+	if rapid.IntRange(0, 2).Draw(w.t, "asks") == 2 {
+		ev.First = time.Duration(rapid.SampledFrom([]int64{0, 1, 100, 500, 2000, 60_000, -1, 1 << 43}).Draw(w.t, "its first")) * time.Millisecond
+		ev.Token = time.Duration(rapid.SampledFrom([]int64{0, 1, 10, 25, 1000, -1}).Draw(w.t, "its token")) * time.Millisecond
+	}
+	w.wanted[ev.Class] = w.wanted[ev.Class] || ev.First > 0
 	if w.whole[slot] {
 		ev.Flags = FlagWhole
 	}
@@ -571,7 +589,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"end": func(t *rapid.T) {
 			if id, h := w.hold(false); h != nil {
 				w.end(id, &Event{
-					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 63).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
+					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 127).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
 					Cause: rapid.SampledFrom([]Cause{CauseFinished, CauseFailed, CauseClientGone, CauseTimeout, CauseReclaimed, CauseUnreachable}).Draw(t, "cause"),
 				})
 			}
@@ -594,6 +612,11 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}})
 		},
 		"tick": func(*rapid.T) { w.step(&Event{Kind: Tick}) },
+		"renew": func(t *rapid.T) {
+			if w.table.Until != 0 {
+				w.step(&Event{Kind: Renew, Until: w.now + Time(rapid.IntRange(-2, 6).Draw(t, "until"))*1e9})
+			}
+		},
 		"table": func(t *rapid.T) {
 			if rapid.IntRange(0, 3).Draw(t, "seldom") > 0 {
 				return
@@ -601,6 +624,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			tab := drawTable(t, w.table)
 			w.step(&Event{Kind: Tick})
 			w.now++ // so that the last step and this one are not of one moment
+			drawShares(t, tab, w.now)
 			for k := range tab.Classes {
 				if k == len(w.history) {
 					w.history = append(w.history, nil)
@@ -615,6 +639,9 @@ func (w *world) actions() map[string]func(*rapid.T) {
 				w.debt = append(w.debt, 0)
 			}
 			w.table, w.untrue, w.bursts = tab, make([]int, len(tab.Engines)), nil
+			for _, h := range w.holds {
+				h.recall = 0 // what is a loan is decided anew
+			}
 			w.apply(&Event{Kind: Apply, Table: tab})
 			for k, v := range w.core.Snapshot().Classes {
 				w.debt[k] = v.Owed

@@ -79,7 +79,7 @@ func (c *Core) mayBorrow(k Class) bool {
 func (c *Core) seek(k Class, slot int32) fitting {
 	cl := &c.classes[k]
 	f := c.fit(cl, &c.requests[slot])
-	if (f.refusal == refusedFull || f.refusal == refusedHeld || f.refusal == refusedShare) && f.within && !c.soon(cl, &c.requests[slot]) && !c.asksAny(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
+	if (f.refusal == refusedFull || f.refusal == refusedHeld || f.refusal == refusedShare && c.knows()) && f.within && !c.soon(cl, &c.requests[slot]) && !c.asksAny(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
 		f = c.fit(cl, &c.requests[slot])
 	}
 	return f
@@ -92,7 +92,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 	for ; cl.queue.head != none; admitted = true {
 		c.relegate(cl)
 		slot := cl.queue.head
-		if q := &c.requests[slot]; q.late && c.others(k).InTime && !c.late(cl, slot) {
+		if q := &c.requests[slot]; q.late && c.atOthers(k).InTime && !c.late(cl, slot) {
 			return admitted // what is here is for those who can be in time
 		}
 		f := c.seek(k, slot)
@@ -101,8 +101,8 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			if f.within && cl.recall.open {
 				c.stay(cl, &f)
 			}
-			if f.refusal == refusedShare {
-				if f.within {
+			if f.refusal == refusedShare || f.refusal == refusedCeiling && !f.amount.within(cl.ceiling) {
+				if f.within && c.knows() {
 					c.share.within |= bit(k)
 				} else {
 					c.share.beyond |= bit(k)
@@ -123,7 +123,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			}
 			return admitted
 		case f.ok:
-			cl.turn(&c.requests[slot])
+			c.turn(&c.requests[slot])
 			c.unqueue(slot)
 			cl.pace.served(c.now, cl.queue.n)
 			c.admit(slot, &f)

@@ -11,7 +11,6 @@ type queue struct {
 	// queued now has waited least, so the list is in order without a search.
 	longest, latest int32
 	pass            pass
-	turns           int // starts since one that was late
 }
 
 func newQueue() queue {

@@ -311,7 +311,7 @@ func (c *Core) promisedTo(e Engine, q *request) (sum Amount) {
 // any case its class's grace.
 func (c *Core) patience(cl *class, q *request, en *engine) Time {
 	grace := q.arrived.plus(cl.spec.Grace)
-	if cl.spec.Objective.First > 0 {
+	if q.objective(cl).First > 0 {
 		grace = max(grace, c.now+c.bears(cl, q, en)/4*3)
 	}
 	return grace

@@ -113,6 +113,16 @@ func (c *Core) withheld(en *engine) Amount {
 	return en.spec.Withheld
 }
 
+// withheldSum is what others may use of all engines that count.
+func (c *Core) withheldSum() (sum Amount) {
+	for e := range c.engines {
+		if en := &c.engines[e]; en.spec.Shared {
+			sum = sum.add(en.foreign)
+		}
+	}
+	return sum
+}
+
 // ceiling is what a class may use at most, of what its ceiling leaves it here.
 func (c *Core) ceiling(cl *class) Amount {
 	switch {
@@ -156,66 +166,68 @@ func (cl *class) excess(used Amount) (over Amount) {
 	return over
 }
 
-// falls notes that what is used beyond a share becomes less.
-func (c *Core) falls(cl *class, en *engine, delta Amount) {
+// moves notes that what is used moves, and whether it becomes less beyond a share.
+func (c *Core) moves(cl *class, en *engine, delta Amount) {
+	c.share.stirred = true
 	over := en.excess(en.used).max(cl.excess(cl.used))
 	for r := range NumResources {
 		c.share.fell = c.share.fell || delta[r] < 0 && over[r] > 0
 	}
 }
 
-// giveBack ends loans for what is used beyond the shares, where that is wanted: as
-// many as it takes beside what is on its way out already, of those with the least
-// waste. What has to be left for later asks for a tick.
+// giveBack ends loans for what is used beyond the shares, where that is wanted: until
+// it is made up for beside what is on its way out already, or as far as there are
+// loans that may be ended, those with the least waste first; and none without which the
+// others do as much. What has to be left for later asks for a tick.
 func (c *Core) giveBack() {
 	if !c.share.recall || c.share.expired || c.bypass {
 		return
 	}
-	for k := range c.classes {
-		cl := &c.classes[k]
-		if over := cl.excess(cl.used.sub(cl.going)); over != (Amount{}) && c.reclaimable() {
-			c.victims = c.victims[:0]
-			for e := range c.engines {
-				c.collect(Engine(e), cl)
-			}
-			c.rank()
-			c.endBeyond(over)
-		}
-	}
+	var here [MaxEngines]Amount
+	var left [MaxClasses]Amount
+	over := false
 	for e := range c.engines {
 		en := &c.engines[e]
-		if over := en.excess(en.used.sub(en.going)); over != (Amount{}) && c.reclaimable() {
-			c.candidates(Engine(e), nobody)
-			c.endBeyond(over)
+		here[e] = en.used.sub(en.going)
+		over = over || en.excess(here[e]) != (Amount{})
+	}
+	for k := range c.classes {
+		cl := &c.classes[k]
+		left[k] = cl.used.sub(cl.going)
+		over = over || cl.excess(left[k]) != (Amount{})
+	}
+	if !over || !c.reclaimable() {
+		return
+	}
+	// excess is what is beyond the shares where a hold is, without it and with it.
+	excess := func(h *hold, without, with Amount) (a, b [2]Amount) {
+		cl, en := &c.classes[h.class], &c.engines[h.engine]
+		u, v := left[h.class], here[h.engine]
+		return [2]Amount{cl.excess(u.sub(without)), en.excess(v.sub(without))}, [2]Amount{cl.excess(u.add(with)), en.excess(v.add(with))}
+	}
+	c.victims = c.victims[:0]
+	for e := range c.engines {
+		for k := range c.classes {
+			if c.engines[e].excess(here[e]) != (Amount{}) || c.classes[k].excess(left[k]) != (Amount{}) {
+				c.collect(Engine(e), &c.classes[k])
+			}
 		}
 	}
-}
-
-// endBeyond ends victims until they make up for over, or as far as they do, and none
-// without which the others do as much.
-func (c *Core) endBeyond(over Amount) {
-	left := make([]Amount, 0, MaxClasses)
-	for j := range c.classes {
-		left = append(left, c.classes[j].used.sub(c.classes[j].going))
-	}
-	var got Amount
+	c.rank()
 	for i := range c.victims {
 		v := &c.victims[i]
-		if over.within(got) {
-			break
-		}
 		h := &c.holds[v.hold]
-		if left[h.class].within(c.classes[h.class].floor) {
-			continue
+		if without, with := excess(h, h.amount, Amount{}); without != with && !left[h.class].within(c.classes[h.class].floor) {
+			v.ended = true
+			left[h.class], here[h.engine] = left[h.class].sub(h.amount), here[h.engine].sub(h.amount)
 		}
-		v.ended = true
-		left[h.class], got = left[h.class].sub(h.amount), got.add(h.amount)
 	}
-	over = over.min(got)
 	for i := len(c.victims) - 1; i >= 0; i-- {
 		v := &c.victims[i]
-		if less := got.sub(c.holds[v.hold].amount); v.ended && over.within(less) {
-			v.ended, got = false, less
+		h := &c.holds[v.hold]
+		if without, with := excess(h, Amount{}, h.amount); v.ended && without == with {
+			v.ended = false
+			left[h.class], here[h.engine] = left[h.class].add(h.amount), here[h.engine].add(h.amount)
 		}
 	}
 	for i := range c.victims {
@@ -253,44 +265,28 @@ func (c *Core) tell() {
 			cl.told = now
 		}
 	}
-	pending, starts := c.waiting&c.guarded, 0
-	for e := range c.engines {
-		for _, i := range c.engines[e].starting {
-			starts++
-			pending |= bit(c.holds[i].class) & c.guarded
-		}
-	}
-	news = news || pending != s.pending || starts != s.starts
-	s.pending, s.starts = pending, starts
-	if news {
+	if news || c.knows() && c.stirs() {
 		c.emit(Effect{Op: Demand})
 	}
 }
 
 // isShort tells whether a class's head waits for a larger share and for nothing else
-// that could take long: it would have room if nothing were withheld, and none will
-// come of what is on its way out.
+// that could take long: there is no room on any engine that works, none will come of
+// what is on its way out, and there would be if nothing were withheld. What the guard
+// says goes by the time; it has its say when there is room.
 func (c *Core) isShort(cl *class) bool {
 	q := &c.requests[cl.queue.head]
-	switch c.fit(cl, q).refusal {
-	case refusedShare, refusedCeiling, refusedFull, refusedHeld:
-	default:
-		return false
-	}
 	for e := range c.engines {
-		if after, amount, ok := c.demand(cl, &c.engines[e], q); ok {
-			if o := c.look(cl, &c.engines[e]); o.fits(cl, after, amount) {
+		en := &c.engines[e]
+		if f, ok := c.fitOn(cl, en, q); ok && f.roomy() {
+			return false
+		}
+		if after, amount, ok := c.demand(cl, en, q); ok {
+			if o := c.look(cl, en); o.fits(cl, after, amount) {
 				return false
 			}
 		}
 	}
-	// The guard goes by the time, and has its say when there is room.
-	r := c.fitWhole(cl, q).refusal
-	return r == refusedNone || r == refusedStall
-}
-
-// fitWhole is fit if nothing were withheld.
-func (c *Core) fitWhole(cl *class, q *request) fitting {
 	foreign, relief, ceiling := c.foreign, c.relief, cl.ceiling
 	c.relief = Amount{}
 	for e := range c.engines {
@@ -299,14 +295,27 @@ func (c *Core) fitWhole(cl *class, q *request) fitting {
 		}
 	}
 	cl.ceiling = cl.spec.Ceiling
-	f := c.fit(cl, q)
+	short := false
+	for e := range c.engines {
+		f, ok := c.fitOn(cl, &c.engines[e], q)
+		short = short || ok && (f.ok || f.refusal == refusedStall)
+	}
 	c.foreign, c.relief, cl.ceiling = foreign, relief, ceiling
 	for e := range c.engines {
 		if en := &c.engines[e]; en.spec.Shared && en.counts {
 			en.foreign = c.withheld(en)
 		}
 	}
-	return f
+	return short
+}
+
+// roomy tells that an engine has room for a request, whatever else is in its way there.
+func (f *fitting) roomy() bool {
+	switch f.refusal {
+	case refusedNone, refusedWhole, refusedStall, refusedPaired:
+		return true
+	}
+	return false
 }
 
 // Demands is what a core has and wants, for who hands out the shares.

@@ -38,6 +38,9 @@ type Snapshot struct {
 	Envelope AmountView       `json:"envelope"`
 	Used     AmountView       `json:"used"`
 	Foreign  AmountView       `json:"foreign"`
+	Withheld *AmountView      `json:"withheld,omitempty"` // what others may use of shared engines
+	Until    Time             `json:"until_ns,omitempty"` // the end of the shares' lease
+	Expired  bool             `json:"expired,omitempty"`
 	Promised AmountView       `json:"promised"` // sum of max(used, hold)
 	Loans    int              `json:"loans"`
 	Ghosts   int              `json:"ghosts"`
@@ -56,12 +59,24 @@ func view(a Amount) AmountView { return AmountView{a[Slots], a[KV]} }
 
 func (a AmountView) String() string { return fmt.Sprintf("%d/%d", a.Slots, a.KV) }
 
+// ShareView is what of something shared others may use, and what this core may when its
+// lease is over.
+type ShareView struct {
+	Withheld AmountView `json:"withheld"`
+	Survival AmountView `json:"survival"`
+}
+
+func (s ShareView) String() string {
+	return fmt.Sprintf("withheld %v survival %v", s.Withheld, s.Survival)
+}
+
 // ClassSnapshot is one class's state.
 type ClassSnapshot struct {
 	Name      string     `json:"name"`
 	Floor     AmountView `json:"floor"`
 	Unlent    AmountView `json:"unlent"`
 	Ceiling   AmountView `json:"ceiling"`
+	Share     *ShareView `json:"share,omitempty"` // of the ceiling
 	Used      AmountView `json:"used"`
 	Hold      AmountView `json:"hold"` // kept out of the others' reach
 	Lending   bool       `json:"lending_open"`
@@ -98,6 +113,8 @@ type HeadView struct {
 	Waiting string     `json:"waits_for"`
 	// KV tokens of requests that have passed it.
 	Passed int64 `json:"passed_kv_tokens,omitempty"`
+	// Asks is what it asks for itself in the place of its class's objective.
+	Asks string `json:"asks,omitempty"`
 }
 
 // TenantView is one tenant that waits in a class.
@@ -125,6 +142,7 @@ type EngineSnapshot struct {
 	Total   AmountView `json:"total"`
 	Used    AmountView `json:"used"`
 	Foreign AmountView `json:"foreign"`
+	Share   *ShareView `json:"share,omitempty"`
 	Slack   int64      `json:"slack_kv_tokens,omitempty"`
 	// Demoted: it did not end what it was asked to, and nothing is reclaimed from it.
 	Demoted bool `json:"demoted,omitempty"`
@@ -147,6 +165,7 @@ type HoldSnapshot struct {
 	Pinned  bool       `json:"pinned,omitempty"`       // it is not reclaimed
 	Piece   int32      `json:"piece_tokens,omitempty"` // it only warms so much of a prompt
 	For     string     `json:"freed_for,omitempty"`    // the class for whose head it is ended
+	Asks    string     `json:"asks,omitempty"`         // what its request asks for itself
 	Amount  AmountView `json:"amount"`
 	Prompt  int32      `json:"prompt_tokens"`
 	Out     int32      `json:"output_tokens"`
@@ -158,7 +177,13 @@ type HoldSnapshot struct {
 func (c *Core) Snapshot() *Snapshot {
 	s := &Snapshot{
 		At: c.now, Rev: c.rev, Drain: c.drain, Paused: c.pause, Bypassed: c.bypass, Envelope: view(c.envelope), Used: view(c.used), Foreign: view(c.foreign),
+		Until: c.share.until, Expired: c.share.expired,
 		Promised: view(c.promised), Loans: c.loans, Ghosts: c.ghosts, Holds: []HoldSnapshot{},
+	}
+	if c.share.on {
+		withheld := c.withheldSum()
+		v := view(withheld)
+		s.Foreign, s.Withheld = view(c.foreign.sub(withheld)), &v
 	}
 	for k := range c.classes {
 		cl := &c.classes[k]
@@ -166,6 +191,9 @@ func (c *Core) Snapshot() *Snapshot {
 			Name: cl.spec.Name, Floor: view(cl.spec.Floor), Unlent: view(cl.spec.Unlent), Ceiling: view(cl.spec.Ceiling),
 			Used: view(cl.used), Hold: view(cl.hold), Lending: cl.open && !c.pause, Queue: cl.queue.n,
 			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), IdleAfter: cl.idleAfter(), Warm: cl.warm,
+		}
+		if cl.spec.Shared {
+			v.Share = &ShareView{view(cl.spec.Ceiling.sub(cl.ceiling)), view(cl.spec.Survival)}
 		}
 		if cl.spec.Window > 0 {
 			v.Owed, v.Due = c.debtAt(cl, c.now), cl.owed.due
@@ -197,10 +225,14 @@ func (c *Core) Snapshot() *Snapshot {
 	}
 	for e := range c.engines {
 		en := &c.engines[e]
-		s.Engines = append(s.Engines, EngineSnapshot{
+		v := EngineSnapshot{
 			Name: en.spec.Name, State: en.state.String(), Total: view(Of(en.spec.Slots, en.spec.KV)),
 			Used: view(en.used), Foreign: view(en.foreign), Slack: en.slack, Demoted: en.untrue >= maxUntrue, Aside: en.aside, Faults: en.faults,
-		})
+		}
+		if en.spec.Shared {
+			v.Foreign, v.Share = AmountView{}, &ShareView{view(c.withheld(en)), view(en.spec.Survival)}
+		}
+		s.Engines = append(s.Engines, v)
 	}
 	for i := range c.holds {
 		h := &c.holds[i]
@@ -211,8 +243,12 @@ func (c *Core) Snapshot() *Snapshot {
 		if h.pairs > 0 {
 			for_ = c.classes[h.pairs-1].spec.Name
 		}
+		asks := ""
+		if h.req != 0 {
+			asks = c.requests[h.req.Slot()].asks()
+		}
 		s.Holds = append(s.Holds, HoldSnapshot{
-			Pinned: h.pinned, Piece: h.piece, For: for_,
+			Pinned: h.pinned, Piece: h.piece, For: for_, Asks: asks,
 			Hold: c.holdID(int32(i)), State: [...]string{"free", "live", "ending", "ghost"}[h.state], Class: c.classes[h.class].spec.Name,
 			Engine: c.engines[h.engine].spec.Name, ID: h.req, Loan: h.loan, Amount: view(h.amount), Prompt: h.prompt, Out: h.out, Since: h.admitted,
 		})
@@ -224,7 +260,7 @@ func (c *Core) Snapshot() *Snapshot {
 func (c *Core) head(k Class, slot int32) *HeadView {
 	cl, q := &c.classes[k], &c.requests[slot]
 	f := c.fit(cl, q)
-	v := &HeadView{ID: c.requestID(slot), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount), Passed: c.classes[k].queue.pass.tokens}
+	v := &HeadView{ID: c.requestID(slot), Tenant: q.tenant, Since: q.waits, Wants: view(f.amount), Passed: c.classes[k].queue.pass.tokens, Asks: q.asks()}
 	r := f.resource
 	switch f.refusal {
 	case refusedNone:
@@ -237,12 +273,23 @@ func (c *Core) head(k Class, slot int32) *HeadView {
 		}
 	case refusedEngine:
 		v.Waiting = "an engine that is ready and can run it"
+	case refusedShare:
+		en := &c.engines[f.engine]
+		v.Waiting = fmt.Sprintf("a larger share of engine %s: %s %s + %d > %d", en.spec.Name, r, c.others(en.foreign[r]), f.amount[r], Of(en.spec.Slots, en.spec.KV)[r])
 	case refusedCeiling:
-		v.Waiting = fmt.Sprintf("its class's ceiling: %s used %d + %d > %d", r, cl.used[r], f.amount[r], cl.spec.Ceiling[r])
+		v.Waiting = fmt.Sprintf("its class's ceiling: %s used %d + ", r, cl.used[r])
+		if held := cl.spec.Ceiling[r] - cl.ceiling[r]; held > 0 {
+			v.Waiting += c.others(held) + " + "
+		}
+		v.Waiting += fmt.Sprintf("%d > %d", f.amount[r], cl.spec.Ceiling[r])
 	case refusedFull:
 		en := &c.engines[f.engine]
 		limit := en.limit(cl, cl.used.add(f.amount), en.used)
-		v.Waiting = fmt.Sprintf("engine %s: %s used %d + foreign %d + %d > %d", en.spec.Name, r, en.used[r], en.foreign[r], f.amount[r], limit[r])
+		foreign := fmt.Sprintf("foreign %d", en.foreign[r])
+		if en.spec.Shared {
+			foreign = c.others(en.foreign[r])
+		}
+		v.Waiting = fmt.Sprintf("engine %s: %s used %d + %s + %d > %d", en.spec.Name, r, en.used[r], foreign, f.amount[r], limit[r])
 		if cl.recall.open {
 			v.Waiting += fmt.Sprintf("; recalled, %d loans out", cl.recall.cohort)
 		}
@@ -253,15 +300,28 @@ func (c *Core) head(k Class, slot int32) *HeadView {
 	case refusedStall:
 		v.Waiting = c.whyStalls(k, &c.engines[f.engine], q)
 	case refusedHeld:
+		withheld := c.withheldSum()[r]
+		foreign := fmt.Sprintf("foreign %d", c.foreign[r]-withheld)
+		if withheld > 0 {
+			foreign += " + " + c.others(withheld)
+		}
 		if after := cl.used[r] + f.amount[r]; after <= cl.hold[r] {
-			v.Waiting = fmt.Sprintf("%s that are never lent: used or unlent of other classes %d + foreign %d + own %d > %d", r,
-				c.kept[r]-max(cl.used[r], cl.spec.Unlent[r]), c.foreign[r], max(after, cl.spec.Unlent[r]), c.envelope[r])
+			v.Waiting = fmt.Sprintf("%s that are never lent: used or unlent of other classes %d + %s + own %d > %d", r,
+				c.kept[r]-max(cl.used[r], cl.spec.Unlent[r]), foreign, max(after, cl.spec.Unlent[r]), c.envelope[r])
 			break
 		}
-		v.Waiting = fmt.Sprintf("%s that others keep: used or kept by other classes %d + foreign %d + own %d > %d", r,
-			c.promised[r]-max(cl.used[r], cl.hold[r]), c.foreign[r], cl.used[r]+f.amount[r], c.envelope[r])
+		v.Waiting = fmt.Sprintf("%s that others keep: used or kept by other classes %d + %s + own %d > %d", r,
+			c.promised[r]-max(cl.used[r], cl.hold[r]), foreign, cl.used[r]+f.amount[r], c.envelope[r])
 	}
 	return v
+}
+
+// others names what is withheld.
+func (c *Core) others(n int64) string {
+	if c.share.expired {
+		return fmt.Sprintf("held by others since the lease is over %d", n)
+	}
+	return fmt.Sprintf("held by other replicas %d", n)
 }
 
 func (c *Core) names(set uint64) string {
@@ -313,6 +373,14 @@ func (s *Snapshot) String() string {
 	if s.Bypassed {
 		b.WriteString(" bypassed")
 	}
+	if s.Withheld != nil {
+		fmt.Fprintf(&b, " withheld %v", *s.Withheld)
+	}
+	if s.Expired {
+		b.WriteString(" lease over")
+	} else if s.Until > 0 {
+		fmt.Fprintf(&b, " lease until %v", time.Duration(s.Until))
+	}
 	b.WriteByte('\n')
 	for i := range s.Classes {
 		v := &s.Classes[i]
@@ -322,8 +390,14 @@ func (s *Snapshot) String() string {
 		}
 		fmt.Fprintf(&b, "class %s: used %v hold %v (floor %v unlent %v ceiling %v) lending %s loans %d queue %d\n",
 			v.Name, v.Used, v.Hold, v.Floor, v.Unlent, v.Ceiling, lending, v.Loans, v.Queue)
+		if v.Share != nil {
+			fmt.Fprintf(&b, "  of its ceiling: %v\n", *v.Share)
+		}
 		if v.Head != nil {
 			fmt.Fprintf(&b, "  head %s wants %v, waits for %s\n", called(v.Head.Request, v.Head.ID), v.Head.Wants, v.Head.Waiting)
+			if v.Head.Asks != "" {
+				fmt.Fprintf(&b, "  asks for %s\n", v.Head.Asks)
+			}
 			if v.Head.Passed > 0 {
 				fmt.Fprintf(&b, "  passed by %d kv tokens\n", v.Head.Passed)
 			}
@@ -352,6 +426,9 @@ func (s *Snapshot) String() string {
 	for i := range s.Engines {
 		v := &s.Engines[i]
 		fmt.Fprintf(&b, "engine %s: %s used %v of %v foreign %v", v.Name, v.State, v.Used, v.Total, v.Foreign)
+		if v.Share != nil {
+			fmt.Fprintf(&b, " %v", *v.Share)
+		}
 		if v.Slack > 0 {
 			fmt.Fprintf(&b, " slack %d", v.Slack)
 		}
@@ -377,6 +454,9 @@ func (s *Snapshot) String() string {
 		}
 		if v.Piece > 0 {
 			fmt.Fprintf(&b, " warms %d", v.Piece)
+		}
+		if v.Asks != "" {
+			b.WriteString(" asks for " + v.Asks)
 		}
 		if v.For != "" {
 			b.WriteString(" freed for " + v.For)

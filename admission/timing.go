@@ -141,7 +141,7 @@ func (c *Core) starts(i int32) {
 	en := &c.engines[h.engine]
 	h.alone = len(en.starting) == 0
 	for k := range c.away.Classes {
-		h.alone = h.alone && c.others(Class(k)).at(en.id).N == 0
+		h.alone = h.alone && c.atOthers(Class(k)).at(en.id).N == 0
 	}
 	for _, j := range en.starting {
 		c.holds[j].alone = false
@@ -214,7 +214,7 @@ func (c *Core) ahead(en *engine, from Class) Time {
 		}
 	}
 	for k := int(from); k < len(c.away.Classes); k++ {
-		if s := c.others(Class(k)).at(en.id); s.N > 0 {
+		if s := c.atOthers(Class(k)).at(en.id); s.N > 0 {
 			done = max(done, s.Since) + en.timing.prefills(s)
 		}
 	}

@@ -26,11 +26,12 @@ type Allocator struct {
 	// early are reports that came before what they belong to: the last of each life.
 	early    map[ID]*Report
 	nHandoff uint64
-	echoed   uint64 // whoever's grant is not later gets a new one, see life.echo
-	shared   Time   // when what nobody wants was last shared anew
-	news     bool   // replicas have something to be told of each other
-	told     Time   // when they last were, by the shell's clock
-	nStatus  uint64
+	noted    []Handoff // of late
+	echoed   uint64    // whoever's grant is not later gets a new one, see life.echo
+	shared   Time      // when what nobody wants was last shared anew
+	news     bool      // replicas have something to be told of each other
+	told     Time      // when they last were, by the shell's clock
+	nNews    uint64
 
 	fx []Effect
 	t  target // scratch and result of the last decision
@@ -70,10 +71,11 @@ type life struct {
 	owed []owed
 	used []Amount // by account, as last reported
 	// bound is the most that it can have, of what is owed and used.
-	bound []Amount
-	highs [][recent]Amount  // by engine, of the last reports
-	ends  [][]end           // by engine: what is predicted to end by itself next
-	speed []admission.Speed // by engine, as it has learned it
+	bound  []Amount
+	highs  [][recent]Amount  // by engine, of the last reports
+	totals []Amount          // by engine, as it says
+	ends   [][]end           // by engine: what is predicted to end by itself next
+	speed  []admission.Speed // by engine, as it has learned it
 
 	classes  []classAt
 	floors   []Amount // by class, as granted
@@ -246,6 +248,11 @@ func (a *Allocator) configure(p *Pool) {
 		from[i] = slices.Index(names, a.accounts[i].name(p))
 		if from[i] >= 0 {
 			b := &before[from[i]]
+			for r, v := range a.accounts[i].total {
+				if v == 0 {
+					a.accounts[i].total[r] = b.total[r] // as it was measured
+				}
+			}
 			a.accounts[i].foreign, a.accounts[i].unexplained, a.accounts[i].samples, a.accounts[i].sampled = b.foreign, b.unexplained, b.samples, b.sampled
 		}
 	}
@@ -270,7 +277,8 @@ func (a *Allocator) configure(p *Pool) {
 // reset sizes what a life has by engine and class, and keeps what the pool before had.
 func (a *Allocator) reset(l *life, old *Pool) {
 	ne, nk := len(a.pool.Engines), len(a.pool.Classes)
-	l.highs, l.ends, l.speed = make([][recent]Amount, ne), make([][]end, ne), make([]admission.Speed, ne)
+	l.highs, l.totals = make([][recent]Amount, ne), make([]Amount, ne)
+	l.ends, l.speed = make([][]end, ne), make([]admission.Speed, ne)
 	classes, floors := l.classes, l.floors
 	l.classes, l.floors = make([]classAt, nk), make([]Amount, nk)
 	for k := range l.classes {
@@ -351,7 +359,8 @@ func (a *Allocator) load(g *Grant) {
 		}
 	}
 	l.granted = slices.Clone(now)
-	l.owed = []owed{{lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
+	// What was before it is over with the acknowledgement of this one, and not sooner.
+	l.owed = []owed{{epoch: g.Epoch, rev: g.Rev - 1, lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
 	a.bind(l)
 	// Whether it still has its lease the members tell.
 	l.live, l.gone, l.until = false, a.now, a.now+Time(a.cfg.Residual)
@@ -438,7 +447,8 @@ func (a *Allocator) report(r *Report) {
 		highs := &l.highs[n]
 		copy(highs[1:], highs[:recent-1])
 		highs[0] = most(e.High, e.Used)
-		a.measure(n, e)
+		l.totals[n] = e.Total
+		a.measure(n)
 	}
 	for i := range r.Classes {
 		a.reportClass(l, r, &r.Classes[i])
@@ -452,13 +462,22 @@ func (a *Allocator) report(r *Report) {
 	}
 }
 
-// measure takes over what an engine says that it holds, where the configuration
-// leaves that to it. Of several the least counts.
-func (a *Allocator) measure(n int, e *EngineReport) {
+// measure sets what there is of an engine where the configuration leaves that to it:
+// the least of what the replicas have heard from it.
+func (a *Allocator) measure(n int) {
 	c := &a.accounts[n]
 	for r := range c.total {
-		if a.pool.Engines[c.engine].Total[r] == 0 && e.Total[r] > 0 {
-			c.total[r] = e.Total[r]
+		if a.pool.Engines[c.engine].Total[r] != 0 {
+			continue
+		}
+		found := int64(0)
+		for _, l := range a.lives {
+			if v := l.totals[n][r]; l.live && v > 0 && (found == 0 || v < found) {
+				found = v
+			}
+		}
+		if found > 0 {
+			c.total[r] = found
 		}
 	}
 }
@@ -505,6 +524,21 @@ func (a *Allocator) acknowledge(l *life, r *Report) {
 	})
 	a.bind(l)
 	a.handedOff()
+}
+
+// maxOwed bounds what is remembered of a replica that acknowledges nothing.
+const maxOwed = 16
+
+// owe adds a grant to what a life may be using. Of too many the two oldest become one,
+// that allows what either did until the later of them is acknowledged.
+func (l *life) owe(o owed) {
+	if len(l.owed) == maxOwed {
+		for n, v := range l.owed[0].amounts {
+			l.owed[1].amounts[n] = most(l.owed[1].amounts[n], v)
+		}
+		l.owed = append(l.owed[:0], l.owed[1:]...)
+	}
+	l.owed = append(l.owed, o)
 }
 
 // bind derives the bound of a life.
@@ -628,7 +662,13 @@ func (a *Allocator) survival(l *life, n int) Amount {
 		return Amount{}
 	}
 	if c := &a.accounts[n]; c.engine < 0 {
-		return least(a.pool.Survival, c.total)
+		// Of a ceiling there may not be as much for each, or not enough to be of use.
+		n := int64(a.pool.Replicas)
+		each := Amount{c.total[0] / n, c.total[1] / n}
+		if !within(Amount{1, a.pool.Unit[1]}, each) {
+			return Amount{}
+		}
+		return least(a.pool.Survival, each)
 	}
 	return a.pool.Survival
 }

@@ -213,7 +213,8 @@ func (a *Allocator) level(now [][]Amount) {
 }
 
 // raise gives out what is free: first what has to be, what is wanted within a floor
-// before the rest, then what the target says.
+// before the rest, then what the target says. Up to what a replica is bound by anyhow a
+// raise takes nothing from what is free.
 func (a *Allocator) raise(now [][]Amount, all bool) {
 	t := &a.t
 	order := t.order[:0]
@@ -225,14 +226,25 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 		return cmp.Compare(b2i(t.asks[y].urgent), b2i(t.asks[x].urgent))
 	})
 	for c := range a.accounts {
-		free := most(a.free(c), Amount{})
+		left := a.free(c)
+		free := most(left, Amount{})
 		short := false
+		give := func(i int, up Amount) {
+			l := t.lives[i]
+			for r := range left {
+				if left[r] < 0 {
+					// A leader that took over counts bounds that were over before others
+					// were given what they left. Nobody may have them again.
+					up[r] = 0
+				}
+			}
+			up = least(up, plus(free, over(l.bound[c], now[i][c])))
+			free = minus(free, minus(over(plus(now[i][c], up), l.bound[c]), over(now[i][c], l.bound[c])))
+			now[i][c] = plus(now[i][c], up)
+		}
 		for _, i := range order {
-			miss := over(t.must[i][c], now[i][c])
-			give := least(miss, free)
-			short = short || give != miss
-			now[i][c] = plus(now[i][c], give)
-			free = minus(free, give)
+			give(i, over(t.must[i][c], now[i][c]))
+			short = short || !within(t.must[i][c], now[i][c])
 		}
 		if short {
 			continue // what comes free next is for them
@@ -241,12 +253,9 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 			if !all && t.asks[i].class < 0 && t.lives[i].rev != 0 {
 				continue
 			}
-			give := least(over(t.want[i][c], now[i][c]), free)
-			if a.accounts[c].engine >= 0 && give[0] == 0 {
-				continue
+			if up := over(t.want[i][c], now[i][c]); a.accounts[c].engine < 0 || up[0] > 0 && free[0] > 0 {
+				give(i, up)
 			}
-			now[i][c] = plus(now[i][c], give)
-			free = minus(free, give)
 		}
 	}
 }
@@ -341,7 +350,7 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	l := a.t.lives[i]
 	a.rev++
 	g := &Grant{
-		Pool: a.pool.Name, ID: l.id, Lease: l.lease, Epoch: a.epoch, Rev: a.rev, Recall: l.recall,
+		Pool: a.pool.Name, ID: l.id, Lease: l.lease, Epoch: a.epoch, Rev: a.rev, Recall: l.recall, Echo: slices.ContainsFunc(a.lives, func(l *life) bool { return !l.live && l.echo != 0 }),
 		Accounts: make([]Account, len(a.accounts)), Classes: make([]ClassGrant, len(a.pool.Classes)),
 	}
 	if q := &a.t.asks[i]; q.class >= 0 {
@@ -352,16 +361,12 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	}
 	copy(l.granted, amounts)
 	l.rev = a.rev
-	l.owed = append(l.owed, owed{epoch: a.epoch, rev: a.rev, lease: l.lease, amounts: slices.Clone(amounts)})
+	l.owe(owed{epoch: a.epoch, rev: a.rev, lease: l.lease, amounts: slices.Clone(amounts)})
 	a.bind(l)
 	for c := range a.accounts {
 		v := &g.Accounts[c]
 		v.Amount, v.Bound, v.Survival = amounts[c], l.bound[c], a.survival(l, c)
-		if acc := &a.accounts[c]; acc.engine >= 0 {
-			v.Engine = a.pool.Engines[acc.engine].Name
-		} else {
-			v.Class = a.pool.Classes[acc.class].Name
-		}
+		v.Engine, v.Class = a.accountName(c)
 	}
 	for k := range g.Classes {
 		c := &a.pool.Classes[k]
@@ -404,7 +409,10 @@ func (l *life) smooth(c int) (v Amount) {
 func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
 	t := &a.t
 	for i, l := range t.lives {
-		waits := t.asks[i].class >= 0 && !coversAll(now[i], t.must[i])
+		waits := false
+		for c := range now[i] {
+			waits = waits || t.asks[i].class >= 0 && !within(minus(t.must[i][c], t.kept[i][c]), now[i][c])
+		}
 		switch {
 		case waits && l.handoff == nil:
 			a.nHandoff++
@@ -464,5 +472,9 @@ func (a *Allocator) drop(l *life) {
 
 func (a *Allocator) note(h *handoff, s Stage) {
 	h.Stage, h.At, h.Since = s, a.now, time.Duration(a.now-h.opened)
+	if len(a.noted) == recentHandoffs {
+		a.noted = append(a.noted[:0], a.noted[1:]...)
+	}
+	a.noted = append(a.noted, h.Handoff)
 	a.fx = append(a.fx, Effect{Op: Note, Handoff: h.Handoff})
 }

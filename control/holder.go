@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -69,6 +70,11 @@ func (h *Holder) Grant(now Time) (g *Grant, until Time, ok bool) {
 
 // Lease returns the present lease, 0 without one, and until when it surely lasts.
 func (h *Holder) Lease() (lease int64, until Time) { return h.lease, h.until }
+
+// Survives tells whether anything is left when the grant's lease is over.
+func (g *Grant) Survives() bool {
+	return g != nil && slices.ContainsFunc(g.Accounts, func(a Account) bool { return a.Survival[0] > 0 })
+}
 
 // Report says in a report whose it is, and which grant it acknowledges.
 func (h *Holder) Report(r *Report) {

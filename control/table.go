@@ -60,8 +60,12 @@ func (r *Report) Fill(t *admission.Table, d *admission.Demands) {
 	r.Engines, r.Classes = make([]EngineReport, len(t.Engines)), make([]ClassReport, len(t.Classes))
 	for i := range t.Engines {
 		e := &t.Engines[i]
+		var total Amount
+		if !e.Closed {
+			total = admission.Of(e.Slots, e.KV)
+		}
 		r.Engines[i] = EngineReport{
-			Engine: e.Name, Total: admission.Of(e.Slots, e.KV), Used: d.Engines[i].Used, High: d.Engines[i].Used, Down: d.Engines[i].Down,
+			Engine: e.Name, Total: total, Used: d.Engines[i].Used, High: d.Engines[i].Used, Down: d.Engines[i].Down,
 			Gauge: Amount{-1, -1}, Others: Amount{-1, -1},
 		}
 		r.Engines[i].Speed = admission.Speed{Prefills: slices.Clone(d.Engines[i].Speed.Prefills), Tokens: d.Engines[i].Speed.Tokens}
@@ -97,4 +101,15 @@ func PoolOf(name string, base *admission.Table, replicas int) *Pool {
 		p.Classes = append(p.Classes, Class{Name: c.Name, Floor: c.Floor, Unlent: c.Unlent, Ceiling: c.Ceiling, Windowed: c.Window > 0})
 	}
 	return p
+}
+
+// Still is the report without what changes by the time alone.
+func (c ClassReport) Still() ClassReport {
+	c.Waited, c.Age, c.Patience = 0, 0, 0
+	c.Away.Pending, c.Away.Pressed, c.Away.Starting = min(c.Away.Pending, 0), min(c.Away.Pressed, 0), min(c.Away.Starting, 0)
+	c.Away.Starts = slices.Clone(c.Away.Starts)
+	for e := range c.Away.Starts {
+		c.Away.Starts[e].Age = 0
+	}
+	return c
 }

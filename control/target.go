@@ -7,14 +7,16 @@ import (
 
 // What a decision hands out, in this order, each as far as there is something left:
 //
-//  1. to each replica what survives its lease;
+//  1. to each replica what survives its lease, and to one that has not said yet what it
+//     uses all that it was granted before;
 //  2. what classes use within their floors, by rank; of a class that uses more than
 //     its floor over all replicas, each replica's guarantee first, the rest in
 //     equal parts;
 //  3. what waits within a floor, one request at a time, the longest waiting first;
-//  4. what replicas keep of their guarantees though they do not use it: as their
-//     cores hold it, and more where demand presses or nobody knows (see keep);
-//  5. loans: what is used beyond floors;
+//  4. loans: what is used beyond floors, which ends by itself or for 2 and 3;
+//  5. what replicas keep of their guarantees though they do not use it: as their
+//     cores hold it, and more where demand presses or nobody knows (see keep). What
+//     their own loans have of it they can call back without anybody else;
 //  6. what waits and has to borrow, by rank, one request at a time for each replica;
 //     one that has waited for long gets, when somebody's ends, what that one borrows
 //     beyond an equal part;
@@ -37,6 +39,8 @@ type target struct {
 	must      [][]Amount // with what survives: 1 to 6
 	want      [][]Amount // the target
 	firm      [][]Amount // of use 2 and 3, by account
+	kept      [][]Amount // 5, by account
+	keep      []keeping  // by class: 5, over all replicas
 	loan      [][]Amount // by class and engine: what is used beyond floors
 	protected [][]Amount // by class: what of the floor is in use, wanted or kept
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
@@ -52,7 +56,14 @@ type target struct {
 	claims    []int64
 	got       []int64
 	order     []int
+	amounts   []Amount
 	look      Time // when what waits for an end has waited enough, 0 if nothing does
+}
+
+// keeping is what is kept of a class's floor, and why.
+type keeping struct {
+	amount Amount
+	why    string
 }
 
 // asking is what a replica wants beyond what it has.
@@ -119,9 +130,9 @@ func (a *Allocator) aim() {
 	n, m, nk, ne := len(t.lives), len(a.accounts), len(a.pool.Classes), len(a.pool.Engines)
 	t.use, t.must, t.want = grown(t.use, n, m), grown(t.must, n, m), grown(t.want, n, m)
 	t.firm = grown(t.firm, n, m)
-	t.loan, t.protected, t.waits = grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
+	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
-	t.bars = grown(t.bars, n, nk)
+	t.bars, t.keep = grown(t.bars, n, nk), zeroed(t.keep, nk)
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
 		t.asks[i].class = -1
@@ -144,7 +155,13 @@ func (a *Allocator) aim() {
 			t.must[i][c] = a.survival(l, c)
 			t.cap[c] = minus(t.cap[c], t.must[i][c])
 			t.idle[c] = minus(t.idle[c], most(l.used[c], t.must[i][c]))
+			if !l.seen {
+				t.take(i, c, most(l.granted[c], l.used[c]), t.must[i][c])
+			}
 		}
+	}
+	if n == 0 {
+		return
 	}
 	for i, l := range t.lives {
 		for k := range l.classes {
@@ -167,10 +184,10 @@ func (a *Allocator) aim() {
 		copy(t.firm[i], t.use[i])
 	}
 	for k := range a.pool.Classes {
-		a.keeps(k)
+		a.lends(k)
 	}
 	for k := range a.pool.Classes {
-		a.lends(k)
+		a.keeps(k)
 	}
 	for k := range a.pool.Classes {
 		a.waitsBeyond(k)
@@ -363,10 +380,11 @@ func (a *Allocator) waitsWithin(k int) {
 // of late, and by whether its demand has fitted. Each core's is of all replicas, less
 // what the others use. Of a replica that has not been heard of for long nobody knows what
 // it wants, so that its part is kept whole.
-func (a *Allocator) keep(k int) Amount {
+func (a *Allocator) keep(k int) (Amount, string) {
 	t, c := &a.t, &a.pool.Classes[k]
 	n := int64(len(t.lives))
 	var used, protected, hold, kept Amount
+	stale := false
 	for i, l := range t.lives {
 		used, protected = plus(used, l.classes[k].total), plus(protected, t.protected[i][k])
 		if !c.Windowed {
@@ -377,17 +395,61 @@ func (a *Allocator) keep(k int) Amount {
 		at := &l.classes[k]
 		hold = most(hold, plus(at.hold, minus(used, at.total)))
 		if !c.Windowed && (!l.seen || a.now-l.at > Time(a.cfg.Stale)) {
-			kept = plus(kept, over(part(c.Floor, n, int64(i)), part(c.Unlent, n, int64(i))))
+			stale, kept = true, plus(kept, over(part(c.Floor, n, int64(i)), part(c.Unlent, n, int64(i))))
 		}
 	}
-	return least(over(most(hold, kept), protected), t.left[k])
+	why := "idle, lent"
+	switch {
+	case c.Windowed:
+		why = "owed over a window"
+	case stale:
+		why = "no recent report"
+	case least(hold, t.floors[k]) != (Amount{}):
+		why = "as the cores hold it"
+	case kept != (Amount{}):
+		why = "never lent"
+	}
+	return least(over(most(hold, kept), protected), t.left[k]), why
 }
 
-// keeps is 4. It is spread evenly, and stays on engines where a replica has it already.
+// lends is 4: what class k uses beyond its floor. Where not all have room, whoever
+// borrows most has none first: requests can't be divided, so that to cut everybody a
+// little would end one of everybody's.
+func (a *Allocator) lends(k int) {
+	t := &a.t
+	claims := zeroed(t.amounts, len(t.lives))
+	t.amounts = claims
+	for e := range a.pool.Engines {
+		room := most(t.cap[e], Amount{})
+		for i := range t.lives {
+			claims[i] = t.loan[i][k*len(a.pool.Engines)+e]
+			if c := t.ceiling[k]; c >= 0 {
+				claims[i] = least(claims[i], most(t.room(i, c), Amount{}))
+			}
+		}
+		order := t.order[:0]
+		for i := range t.lives {
+			order = append(order, i)
+		}
+		t.order = order
+		slices.SortStableFunc(order, func(x, y int) int {
+			return cmp.Or(cmp.Compare(claims[x][0], claims[y][0]), cmp.Compare(claims[x][1], claims[y][1]))
+		})
+		for _, i := range order {
+			give := least(claims[i], room)
+			t.short[i] = t.short[i] || give != t.loan[i][k*len(a.pool.Engines)+e]
+			room = minus(room, give)
+			a.takeFor(i, k, e, give)
+		}
+	}
+}
+
+// keeps is 5. It is spread evenly, and stays on engines where a replica has it already.
 func (a *Allocator) keeps(k int) {
 	t := &a.t
 	n := int64(len(t.lives))
-	whole := a.keep(k)
+	whole, why := a.keep(k)
+	t.keep[k] = keeping{whole, why}
 	if whole == (Amount{}) {
 		return
 	}
@@ -406,39 +468,12 @@ func (a *Allocator) keeps(k int) {
 					continue
 				}
 				a.takeFor(i, k, e, give)
+				t.kept[i][e] = plus(t.kept[i][e], give)
+				if c := t.ceiling[k]; c >= 0 {
+					t.kept[i][c] = plus(t.kept[i][c], give)
+				}
 				extra = minus(extra, give)
 			}
-		}
-	}
-}
-
-// lends is 5: what class k uses beyond its floor. Where not all
-// have room, whoever borrows most has none first: requests can't be divided, so that
-// to cut everybody a little would end one of everybody's.
-func (a *Allocator) lends(k int) {
-	t := &a.t
-	claims := make([]Amount, len(t.lives))
-	for e := range a.pool.Engines {
-		room := most(t.cap[e], Amount{})
-		for i := range t.lives {
-			loan := &t.loan[i][k*len(a.pool.Engines)+e]
-			claims[i] = *loan
-			if c := t.ceiling[k]; c >= 0 {
-				claims[i] = least(claims[i], most(t.room(i, c), Amount{}))
-			}
-		}
-		t.order = t.order[:0]
-		for i := range t.lives {
-			t.order = append(t.order, i)
-		}
-		slices.SortStableFunc(t.order, func(x, y int) int {
-			return cmp.Or(cmp.Compare(claims[x][0], claims[y][0]), cmp.Compare(claims[x][1], claims[y][1]))
-		})
-		for _, i := range t.order {
-			give := least(claims[i], room)
-			t.short[i] = t.short[i] || give != claims[i]
-			room = minus(room, give)
-			a.takeFor(i, k, e, give)
 		}
 	}
 }

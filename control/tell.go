@@ -9,7 +9,7 @@ import (
 	"headgate/admission"
 )
 
-// tellEach is how much time a row of a status takes off how often there is one: all
+// tellEach is how much time a row of news takes off how often there is one: all
 // replicas read all of it.
 const tellEach = Time(1e6)
 
@@ -28,14 +28,13 @@ func (a *Allocator) tell() {
 			a.news = a.news || l.classes[k].shown != t.protected[i][k]
 		}
 	}
-	if !a.news || a.last < a.told+a.tellEvery() && a.nStatus > 0 {
+	if !a.news || a.last < a.told+a.tellEvery() && a.nNews > 0 {
 		return
 	}
 	a.news, a.told = false, a.last
-	a.nStatus++
-	s := &Status{Pool: a.pool.Name, Epoch: a.epoch, Seq: a.nStatus}
+	s := &News{Pool: a.pool.Name, Epoch: a.epoch}
 	for e := range a.pool.Engines {
-		v := EngineStatus{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{}), Foreign: a.beside(e)}
+		v := EngineNews{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{}), Foreign: a.beside(e)}
 		for _, l := range t.lives {
 			for _, end := range l.ends[e] {
 				v.Ends = append(v.Ends, End{duration(end.at - a.now), end.amount})
@@ -53,7 +52,7 @@ func (a *Allocator) tell() {
 			if at.away.Offered == 0 && at.shown == (Amount{}) {
 				continue
 			}
-			row := ClassStatus{ID: l.id, Class: a.pool.Classes[k].Name, Used: slices.Clone(at.used), Waiting: at.waiting, Protected: at.shown, Away: at.away}
+			row := ClassNews{ID: l.id, Class: a.pool.Classes[k].Name, Used: slices.Clone(at.used), Waiting: at.waiting, Protected: at.shown, Away: at.away}
 			row.Within = t.bars[i][k]
 			since := duration(a.now - at.said)
 			older := func(d *time.Duration) {
@@ -71,7 +70,11 @@ func (a *Allocator) tell() {
 			s.Classes = append(s.Classes, row)
 		}
 	}
-	a.fx = append(a.fx, Effect{Op: Tell, Status: s})
+	if len(s.Classes) > 0 || a.nNews > 0 {
+		a.nNews++
+		s.Seq = a.nNews
+		a.fx = append(a.fx, Effect{Op: Tell, News: s})
+	}
 }
 
 // beside is what of an engine no live replica can have.
@@ -115,8 +118,8 @@ func (a *Allocator) speed(e int) (all admission.Speed) {
 	return all
 }
 
-// Elsewhere is what a status tells the core of one replica, which has the table base.
-func (s *Status) Elsewhere(base *admission.Table, id ID, now Time) *admission.Elsewhere {
+// Elsewhere is what news tell the core of one replica, which has the table base.
+func (s *News) Elsewhere(base *admission.Table, id ID, now Time) *admission.Elsewhere {
 	v := &admission.Elsewhere{Engines: make([]admission.EngineElsewhere, len(base.Engines)), Classes: make([]admission.ClassElsewhere, len(base.Classes))}
 	engine := make([]int, len(s.Engines))
 	for i := range s.Engines {

@@ -77,6 +77,9 @@ type Grant struct {
 	// Recall: what is above the grant is wanted by protected demand, so that classes
 	// that reclaim give it back by force. Else it is given back as it ends.
 	Recall bool `json:"recall,omitempty"`
+	// Echo: a report with a sample of each engine that was asked for after this grant
+	// was taken is wanted, since it shows what somebody who is gone has left there.
+	Echo bool `json:"echo,omitempty"`
 	// Handoff is the number of the handoff that it is a part of, 0 of none; For is the
 	// class that wants it.
 	Handoff uint64 `json:"handoff,omitempty"`
@@ -198,18 +201,18 @@ type Starts struct {
 	Age    time.Duration `json:"age_ns"`
 }
 
-// Status is what all replicas are told of each other. It allows nothing; it is for
+// News is what all replicas are told of each other. It allows nothing; it is for
 // what their cores can't see, see admission.Elsewhere.
-type Status struct {
-	Pool    string         `json:"pool"`
-	Epoch   uint64         `json:"epoch"`
-	Seq     uint64         `json:"seq"`
-	Engines []EngineStatus `json:"engines"`
-	Classes []ClassStatus  `json:"classes"`
+type News struct {
+	Pool    string       `json:"pool"`
+	Epoch   uint64       `json:"epoch"`
+	Seq     uint64       `json:"seq"`
+	Engines []EngineNews `json:"engines"`
+	Classes []ClassNews  `json:"classes"`
 }
 
-// EngineStatus is what nobody uses of an engine.
-type EngineStatus struct {
+// EngineNews is what nobody uses of an engine.
+type EngineNews struct {
 	Engine  string          `json:"engine"`
 	Idle    Amount          `json:"idle"`
 	Foreign Amount          `json:"foreign"`        // what it runs that no replica sent
@@ -217,8 +220,8 @@ type EngineStatus struct {
 	Speed   admission.Speed `json:"speed"`
 }
 
-// ClassStatus is a class at one replica that has had requests of it.
-type ClassStatus struct {
+// ClassNews is a class at one replica that has had requests of it.
+type ClassNews struct {
 	ID
 	Class     string   `json:"class"`
 	Used      []Amount `json:"used"` // by engine
@@ -270,7 +273,7 @@ const (
 	Remove
 	// Note a stage of a handoff: Handoff.
 	Note
-	// Tell all replicas: Status. Of several the last is enough.
+	// Tell all replicas: News. Of several the last is enough.
 	Tell
 )
 
@@ -280,7 +283,7 @@ type Effect struct {
 	Grant   *Grant
 	ID      ID
 	Handoff Handoff
-	Status  *Status
+	News    *News
 }
 
 // Stage of a handoff.

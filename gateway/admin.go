@@ -33,6 +33,7 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /api/recalls", g.recalls)
 	mux.HandleFunc("GET /api/switches", g.switches)
+	mux.HandleFunc("GET /api/observe", g.observedAll)
 	mux.HandleFunc("GET /api/pools/{pool}/observe", g.observed)
 	for path, which := range map[string]relay.Switch{"lending": relay.SwitchLending, "drain": relay.SwitchDrain, "bypass": relay.SwitchBypass} {
 		mux.HandleFunc("POST /api/pools/{pool}/"+path, func(w http.ResponseWriter, r *http.Request) { g.setSwitch(w, r, which) })

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"headgate/admission"
 	"headgate/relay"
 )
 
@@ -39,7 +40,7 @@ func (g *Gateway) observed(w http.ResponseWriter, r *http.Request) {
 		report := p.Observed()
 		switch {
 		case report == nil:
-			http.Error(w, "the pool enforces, or no engine has answered yet: there is no report", http.StatusConflict)
+			http.Error(w, noReport, http.StatusConflict)
 		case r.URL.Query().Get("format") == "text":
 			fmt.Fprint(w, report)
 		default:
@@ -48,6 +49,42 @@ func (g *Gateway) observed(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	http.Error(w, fmt.Sprintf("no pool %.60q", r.PathValue("pool")), http.StatusNotFound)
+}
+
+const noReport = "the pool enforces, or no engine has answered yet: there is no report"
+
+// ObserveView is one pool on /api/observe; without a report None says why.
+type ObserveView struct {
+	Pool   string            `json:"pool"`
+	Report *admission.Report `json:"report"`
+	None   string            `json:"none,omitempty"`
+}
+
+// observedAll answers with the reports of all pools, in their order.
+func (g *Gateway) observedAll(w http.ResponseWriter, r *http.Request) {
+	views := []ObserveView{}
+	for _, p := range g.live().Pools {
+		v := ObserveView{Pool: p.Name(), Report: p.Observed()}
+		if v.Report == nil {
+			v.None = noReport
+		}
+		views = append(views, v)
+	}
+	if r.URL.Query().Get("format") != "text" {
+		writeJSON(w, views)
+		return
+	}
+	for i, v := range views {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "pool %s\n", v.Pool)
+		if v.Report == nil {
+			fmt.Fprintln(w, v.None)
+		} else {
+			fmt.Fprint(w, v.Report)
+		}
+	}
 }
 
 // What a use of a switch may say, in bytes.

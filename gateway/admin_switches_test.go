@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -137,6 +138,18 @@ func TestObserved(t *testing.T) {
 		var report admission.Report
 		if err := json.Unmarshal(w.Body.Bytes(), &report); err != nil || w.Code != 200 || report.String() != text.Body.String() {
 			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		// Of all pools, beside one of which there is none.
+		c := *r.gateway.live()
+		c.Pools = append(slices.Clone(c.Pools), relay.New(relay.Config{Name: "new"}))
+		r.gateway.current.Store(&c)
+		if all := r.admin("/api/observe?format=text").Body.String(); all != "pool main\n"+text.Body.String()+"\npool new\n"+noReport+"\n" {
+			t.Errorf("all pools: %s", all)
+		}
+		var views []ObserveView
+		if err := json.Unmarshal(r.admin("/api/observe").Body.Bytes(), &views); err != nil || len(views) != 2 || views[0].Pool != "main" || views[0].Report.String() != report.String() ||
+			views[0].None != "" || views[1] != (ObserveView{Pool: "new", None: noReport}) {
+			t.Errorf("all pools: %v %+v", err, views)
 		}
 		if w := r.admin("/api/pools/other/observe"); w.Code != 404 {
 			t.Errorf("another pool: %d %s", w.Code, w.Body)

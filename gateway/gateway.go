@@ -191,8 +191,12 @@ func (g *Gateway) settled() *Config {
 func (g *Gateway) carry(w *response, r *http.Request, p *identity.Principal, req *wire.Request, sink relay.Sink) *wire.Error {
 	for {
 		pool, err := g.route(w, r, p, req)
+		var own identity.Limits
 		if err == nil {
-			err = pool.Serve(r.Context(), w.call(p, req), sink)
+			own, w.asks, err = p.Limits(r.Header)
+		}
+		if err == nil {
+			err = pool.Serve(r.Context(), w.call(p, req, own), sink)
 		}
 		if err == nil || w.started || g.draining.Load() ||
 			err.Code != wire.CodeDraining && err.Code != wire.CodeClassNotPermitted && err.Code != wire.CodeModelNotFound {
@@ -221,9 +225,11 @@ func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req
 }
 
 // call is the request as the relay knows it.
-func (w *response) call(p *identity.Principal, req *wire.Request) *relay.Call {
+func (w *response) call(p *identity.Principal, req *wire.Request, own identity.Limits) *relay.Call {
+	w.own = own != identity.Limits{}
 	return &relay.Call{
 		ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived, Span: w.span, Session: cmp.Or(w.session, req.CacheKey),
+		TTFT: own.TTFT, TPOT: own.TPOT,
 	}
 }
 

@@ -44,9 +44,11 @@ type setup struct {
 	wait      time.Duration
 	models    []string
 	noEngine  bool
-	anonymous bool // and no keys
-	reclaim   bool // loans are ended at once
-	observe   bool // the pool does
+	anonymous bool                // and no keys
+	reclaim   bool                // loans are ended at once
+	observe   bool                // the pool does
+	objective admission.Objective // of interactive
+	slo       bool                // alice may have limits of her own, from 100 ms on
 	wrap      func(engine.Adapter) engine.Adapter
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
@@ -158,6 +160,9 @@ func newRig(t *testing.T, s setup) *rig {
 			for _, c := range []admission.ClassSpec{{Name: "interactive", Floor: floor}, {Name: "batch"}} {
 				c.Ceiling, c.IdleAfter, c.DefaultOut = envelope, 2*time.Second, 64
 				c.Depth, c.TenantDepth, c.MaxWait = s.depth, s.tenant, s.wait
+				if c.Name == "interactive" {
+					c.Objective = s.objective
+				}
 				if s.reclaim && c.Name == "batch" {
 					c.Mode = admission.ReclaimNow
 				}
@@ -167,7 +172,11 @@ func newRig(t *testing.T, s setup) *rig {
 		},
 	})
 	r.metrics.MustRegister(relay.NewCollector(func() []*relay.Pool { return []*relay.Pool{r.pool} }))
-	auth, err := identity.New(testIdentity(t, s.anonymous))
+	callers := testIdentity(t, s.anonymous)
+	if s.slo {
+		callers.Keys[0].SLOHeaders, callers.Keys[0].SLOMin = true, identity.SLOMin{TTFT: 100 * time.Millisecond}
+	}
+	auth, err := identity.New(callers)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"headgate/admission"
 	"headgate/relay"
 	"headgate/telemetry/tracing"
 	"headgate/wire"
@@ -25,6 +26,8 @@ type response struct {
 	class   string
 	session string // that the client names
 	stream  bool
+	asks    bool // for limits of its own
+	own     bool // and has some: its key permits it
 	dialect dialect
 	started bool
 	unread  bool // there may be a body, or a rest of one
@@ -61,7 +64,11 @@ const (
 	headerDecision = "Headgate-Decision"
 	headerQueue    = "Headgate-Queue-Ms"
 	headerLoan     = "Headgate-Loan"
+	headerGrant    = "Headgate-Grant" // in a fleet
 )
+
+// headerObjective tells a request that asked for limits of its own which it has.
+const headerObjective = "Headgate-Objective"
 
 func newResponse(out http.ResponseWriter, r *http.Request, cfg *Config) *response {
 	w := &response{
@@ -84,6 +91,30 @@ func (w *response) Admitted(d relay.Decision) {
 		decision = "observed"
 	}
 	w.decided(decision, d.Wait, d.Loan)
+	if g := d.Grant.String(); g != "" {
+		w.header.Set(headerGrant, g)
+	}
+	if w.asks {
+		w.header.Set(headerObjective, w.objective(d.Objective))
+	}
+}
+
+// objective is an objective as a list of its limits, behind who gave it: class where
+// the request has no limit of its own, because its key permits none.
+func (w *response) objective(o admission.Objective) string {
+	text := "class"
+	if w.own {
+		text = "request"
+	}
+	for _, l := range []struct {
+		name string
+		d    time.Duration
+	}{{"ttft", o.First}, {"tpot", o.Token}, {"e2e", o.Whole}} {
+		if l.d > 0 {
+			text += "; " + l.name + "-ms=" + strconv.FormatFloat(float64(l.d)/float64(time.Millisecond), 'f', -1, 64)
+		}
+	}
+	return text
 }
 
 func (w *response) decided(decision string, wait time.Duration, loan bool) {

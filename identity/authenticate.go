@@ -25,6 +25,9 @@ type Principal struct {
 	// ByHeader and ByTier: requests may choose by Headgate-Class, by
 	// service_tier.
 	ByHeader, ByTier bool
+	// SLOHeaders: requests may have limits of their own, no tighter than SLOMin.
+	SLOHeaders bool
+	SLOMin     SLOMin
 	// Anonymous is the one principal of all callers without a credential.
 	Anonymous bool
 
@@ -55,13 +58,13 @@ func New(c Config) (*Authenticator, error) {
 		d, _ := parseHash(k.Hash)
 		a.byDigest[d] = principal(Principal{
 			Name: k.Name, Tenant: k.Tenant, Classes: k.Classes, Default: k.Default,
-			ByHeader: k.Header, ByTier: k.ServiceTier,
+			ByHeader: k.Header, ByTier: k.ServiceTier, SLOHeaders: k.SLOHeaders, SLOMin: k.SLOMin,
 		}, c.Tiers)
 	}
 	if n := c.Anonymous; n != nil {
 		a.anonymous = principal(Principal{
 			Name: anonymousName, Tenant: n.Tenant, Classes: n.Classes, Default: n.Default,
-			ByHeader: n.Header, ByTier: n.ServiceTier, Anonymous: true,
+			ByHeader: n.Header, ByTier: n.ServiceTier, SLOHeaders: n.SLOHeaders, SLOMin: n.SLOMin, Anonymous: true,
 		}, c.Tiers)
 	}
 	return a, nil

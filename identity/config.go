@@ -32,6 +32,10 @@ type Key struct {
 	Header bool `yaml:"header"`
 	// ServiceTier lets requests choose a class by OpenAI's service_tier.
 	ServiceTier bool `yaml:"service_tier"`
+	// SLOHeaders lets requests give limits of their own by x-slo-ttft-ms and x-slo-tpot-ms, in the place of their class's objective. Without it these headers are ignored, and the answer's Headgate-Objective says so.
+	SLOHeaders bool `yaml:"slo_headers"`
+	// SLOMin is how tight such limits may be; what asks for less time is refused.
+	SLOMin SLOMin `yaml:"slo_min,omitempty"`
 }
 
 // Anonymous is the one principal of all callers without a credential.
@@ -46,6 +50,10 @@ type Anonymous struct {
 	Header bool `yaml:"header"`
 	// ServiceTier lets requests choose a class by OpenAI's service_tier.
 	ServiceTier bool `yaml:"service_tier"`
+	// SLOHeaders lets requests give limits of their own by x-slo-ttft-ms and x-slo-tpot-ms, in the place of their class's objective. Without it these headers are ignored, and the answer's Headgate-Objective says so.
+	SLOHeaders bool `yaml:"slo_headers"`
+	// SLOMin is how tight such limits may be; what asks for less time is refused.
+	SLOMin SLOMin `yaml:"slo_min,omitempty"`
 }
 
 // SetDefaults gives the tenant a name.
@@ -95,12 +103,14 @@ func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 			hashes[d] = i
 		}
 		rights{k.Tenant, k.Classes, k.Default}.validate(at, bad)
+		k.SLOMin.validate(at, k.SLOHeaders, bad)
 	}
 	if a := c.Anonymous; a != nil {
 		if _, taken := names[anonymousName]; taken {
 			bad(fmt.Sprintf("keys[%d].name", names[anonymousName]), anonymousName, "another name: this one is the anonymous principal's")
 		}
 		rights{a.Tenant, a.Classes, a.Default}.validate("anonymous", bad)
+		a.SLOMin.validate("anonymous", a.SLOHeaders, bad)
 	}
 	for _, t := range []struct{ path, class string }{
 		{"service_tiers.flex", c.Tiers.Flex}, {"service_tiers.priority", c.Tiers.Priority},

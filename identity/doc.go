@@ -30,4 +30,16 @@
 // downgraded: whoever wrote it would believe in a protection that is not
 // there. A service_tier that is not allowed is ignored, as OpenAI does: SDKs
 // and frameworks send it unasked.
+//
+// # Limits of a request's own
+//
+// Where the key permits it, a request says by x-slo-ttft-ms and x-slo-tpot-ms how
+// soon it needs its tokens. It gains no rank, no capacity and no place in a queue
+// by it (see admission/own.go), and what it may ask for has a least.
+//
+// Without the permission the headers are ignored, and the answer says that its
+// objective is the class's. They are hints that load generators and clients of other
+// gateways send to everybody, so a refusal would cost an answer that can be given;
+// silence would let their sender believe in a limit that nobody keeps. A permitted
+// header whose value isn't allowed is refused, never brought into range.
 package identity

@@ -127,9 +127,21 @@ type Event struct {
 	Waiting int    `json:"waiting,omitempty"`
 	KVUsed  int64  `json:"kv_used,omitempty"` // tokens
 
+	// What "on time" means for the request, when it arrives: its class's objective, or,
+	// with OwnLimits, with limits that the request gave itself. Missed, of a finished
+	// event, are those that were not kept: ttft, tpot, e2e, with commas between them.
+	TTFTLimitNS int64  `json:"ttft_limit_ns,omitempty"`
+	TPOTLimitNS int64  `json:"tpot_limit_ns,omitempty"` // per output token
+	E2ELimitNS  int64  `json:"e2e_limit_ns,omitempty"`
+	OwnLimits   bool   `json:"own_limits,omitempty"`
+	Missed      string `json:"missed,omitempty"`
+
 	Revision uint64 `json:"revision,omitempty"` // of the class table that allowed it
-	Count    uint64 `json:"count,omitempty"`    // of lost events
-	Version  string `json:"version,omitempty"`  // of the process that writes
+	// Grant, in a fleet, is the epoch and revision of the grant that allowed it, or
+	// "survival" where none was in force.
+	Grant   string `json:"grant,omitempty"`
+	Count   uint64 `json:"count,omitempty"`   // of lost events
+	Version string `json:"version,omitempty"` // of the process that writes
 
 	// Shadow: the pool only observes. An admission was none, and a recall or lending
 	// is what it would have been.

@@ -27,7 +27,7 @@
 // and with it the core is told, in one step, that the request can't be reclaimed
 // any more.
 //
-// What the engine failed before that may be done by another (retry.go), and what is
+// What the engine failed before that may be done by another (outcome.go), and what is
 // given to which (models.go, affinity.go) is told to the core with the offer.
 //
 // # An answer in several attempts
@@ -58,6 +58,7 @@ import (
 	"time"
 
 	"headgate/admission"
+	"headgate/control"
 	"headgate/engine"
 	"headgate/journal"
 	"headgate/telemetry/tracing"
@@ -76,6 +77,9 @@ type Call struct {
 	// Session is the client's name for what its requests share a growing prefix in;
 	// "" is none.
 	Session string
+	// TTFT and TPOT are limits of the request's own, which the caller has checked that
+	// it may have; 0 is its class's.
+	TTFT, TPOT time.Duration
 }
 
 // Decision is what admission said about a call that may run.
@@ -85,6 +89,9 @@ type Decision struct {
 	Loan   bool          // it runs on capacity that its class borrows
 	// Observed: nothing was decided, since the pool only observes.
 	Observed bool
+	Grant    Provenance
+	// Objective is what it was offered with: its class's, with its own limits.
+	Objective admission.Objective
 }
 
 // Sink receives an answer. Its methods are called by one goroutine at a time.
@@ -127,6 +134,11 @@ type Config struct {
 	Keepalive time.Duration
 	// MaxAnswer bounds an answer that is assembled, in bytes.
 	MaxAnswer int
+	// Replica is this one's name and life in a fleet whose replicas share the engines;
+	// zero: the pool has them to itself. ClockDrift is the part of a lease's time by
+	// which clocks may differ.
+	Replica    control.ID
+	ClockDrift float64
 	// Spans: engines export spans, so that attempts are remembered for them.
 	Spans bool
 	// Start is the moment that the journal and admission count from.

@@ -19,6 +19,7 @@ type Metrics struct {
 	recalls  *prometheus.HistogramVec
 	pieces   *prometheus.CounterVec
 	warmed   *prometheus.CounterVec
+	limits   *prometheus.CounterVec
 }
 
 // secondsBuckets spans from a millisecond to ten minutes.
@@ -59,7 +60,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "headgate_warmed_tokens_total",
 		Help: "Prompt tokens of pieces, without what an earlier piece of the same prompt had: what is in the engine's cache for their requests.",
 	}, []string{"pool", "class"})
-	r.MustRegister(m.decision, m.wait, m.ttft, m.duration, m.requests, m.recalls, m.pieces, m.warmed)
+	m.limits = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "headgate_objectives_total",
+		Help: "Answers held against each limit (ttft, tpot, e2e) of their objective, by whose limit it was (class, or request where it gave one of its own) and outcome: on_time or late. What failed is late; refusals and clients that left are in headgate_requests_total alone.",
+	}, []string{"pool", "class", "limit", "by", "outcome"})
+	r.MustRegister(m.decision, m.wait, m.ttft, m.duration, m.requests, m.recalls, m.pieces, m.warmed, m.limits)
 	return m
 }
 
@@ -83,6 +88,10 @@ func (m *Metrics) finished(pool, class, outcome string, d time.Duration) {
 func (m *Metrics) piece(pool, class, outcome string, tokens int) {
 	m.pieces.WithLabelValues(pool, class, outcome).Inc()
 	m.warmed.WithLabelValues(pool, class).Add(float64(tokens))
+}
+
+func (m *Metrics) judged(pool, class, limit, by, outcome string) {
+	m.limits.WithLabelValues(pool, class, limit, by, outcome).Inc()
 }
 
 func (m *Metrics) refused(pool, class, cause string) {

@@ -50,6 +50,9 @@ func (p *Pool) tableFor(shadow bool) *admission.Table {
 		t.Bypass = false
 	} else {
 		t.Bypass = t.Bypass || p.live().Observe
+		if p.fleet != nil && !t.Bypass {
+			return p.shareOf(&t)
+		}
 	}
 	return &t
 }

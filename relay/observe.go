@@ -125,7 +125,9 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 	same := s.known && sameCapacity(&s.caps, &caps)
 	s.known, s.caps, s.missed, s.misread = true, caps, nil, 0
 	s.epoch++
+	p.listLocked()
 	p.troublesomeLocked()
+	p.recheckLocked()
 	if same && s.taken {
 		return admission.Ready
 	}
@@ -216,6 +218,9 @@ func (p *Pool) observed(i, turn int, state admission.State, o *engine.Observatio
 		return
 	}
 	p.engines[i].last = *o
+	if p.fleet != nil {
+		p.fleet.sampled(i)
+	}
 	p.stateLocked(i, state, o.Err)
 	if p.core == nil {
 		return

@@ -39,6 +39,7 @@ type Pool struct {
 	timer   *time.Timer
 	armed   admission.Time
 	engines []engineState
+	listed  map[string]bool // models that the engines list, and have listed as long as not all are known
 	price   *wire.Estimator
 	drain   bool
 	active  int           // calls inside Serve
@@ -46,6 +47,7 @@ type Pool struct {
 	recalls []recall      // the last of each class
 
 	switches map[Switch]SwitchState
+	fleet    *fleet // nil: the pool has its engines to itself
 	ledger   journal.Recalls
 	timings  timings
 	marks    marks
@@ -98,11 +100,15 @@ type record struct {
 	kept             *wire.Stitch    // of earlier attempts; nil: the next one begins anew
 	collected        *wire.Assembler // of the same, where the client gets one document
 	warm             warmth
-	trail            []uint64 // of its prompt, see affinity.go; nil: there is one engine
+	trail            []uint64            // of its prompt, see affinity.go; nil: there is one engine
+	barred           uint64              // engines that the core does not give it to
+	objective        admission.Objective // that it was offered with
+	first            time.Time           // of the first token of the answer that its client gets; its goroutine's alone
 
 	// Guarded by the pool's mutex.
 	stage     stage
 	admit     admission.Effect
+	grant     Provenance       // of the admission
 	end       admission.Effect // the Reject or Done
 	waited    bool
 	ran       bool // it has been admitted before
@@ -132,7 +138,7 @@ func New(cfg Config) *Pool {
 	p := &Pool{
 		cfg: cfg, tenants: map[string]admission.Tenant{}, armed: admission.Never,
 		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
-		why: errNoEngine, idle: make(chan struct{}), switches: map[Switch]SwitchState{},
+		why: errNoEngine, idle: make(chan struct{}), listed: map[string]bool{}, switches: map[Switch]SwitchState{}, fleet: newFleet(&cfg),
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	p.settings.Store(newSettings(cfg))
@@ -199,6 +205,10 @@ func (p *Pool) deliverLocked(m *mind, now admission.Time, e *admission.Effect) {
 		p.stageLocked(m, now, e)
 		return
 	}
+	if e.Op == admission.Demand {
+		p.fleet.want()
+		return
+	}
 	if e.Op == admission.Drained {
 		p.cfg.Log.Info("pool drained", "pool", p.cfg.Name)
 		return
@@ -212,7 +222,8 @@ func (p *Pool) deliverLocked(m *mind, now admission.Time, e *admission.Effect) {
 		// A request that was just offered is told by its own goroutine's look at
 		// the record; one that runs again too.
 	case admission.Admit:
-		r.stage, r.admit = stageAdmitted, *e
+		r.stage, r.admit, r.grant = stageAdmitted, *e, p.provenanceLocked()
+		line.Grant = r.grant.String()
 		line.Kind, line.Engine, line.Hold, line.Loan = journal.Admitted, p.live().Engines[e.Engine].Name, uint64(e.Hold), e.Loan
 		line.ReservedTokens, line.MaxTokens, line.QueueNS = e.Tokens, e.Limit, int64(now-r.arrived)
 		if !r.ran {
@@ -220,7 +231,8 @@ func (p *Pool) deliverLocked(m *mind, now admission.Time, e *admission.Effect) {
 			p.cfg.Metrics.waited(p.cfg.Name, r.call.Class, now-r.arrived)
 		}
 	case admission.Warm:
-		r.stage, r.admit = stageAdmitted, *e
+		r.stage, r.admit, r.grant = stageAdmitted, *e, p.provenanceLocked()
+		line.Grant = r.grant.String()
 		line.Kind, line.Engine, line.Hold, line.Loan = journal.Warming, p.live().Engines[e.Engine].Name, uint64(e.Hold), e.Loan
 		line.PieceTokens = e.Tokens
 	case admission.Reclaim:
@@ -391,6 +403,9 @@ func (p *Pool) Ready() error {
 	case p.core == nil:
 		return fmt.Errorf("pool %s: %w%s", p.cfg.Name, p.why, p.troublesLocked())
 	}
+	if err := p.grantedLocked(); err != nil {
+		return fmt.Errorf("pool %s: %w", p.cfg.Name, err)
+	}
 	for i := range p.engines {
 		if p.engines[i].state == admission.Ready {
 			return nil
@@ -400,15 +415,6 @@ func (p *Pool) Ready() error {
 		return fmt.Errorf("pool %s: no engine is ready: %w", p.cfg.Name, p.why)
 	}
 	return fmt.Errorf("pool %s: no engine is ready%s", p.cfg.Name, p.troublesLocked())
-}
-
-func contextOf(caps *engine.Capabilities, id string) int {
-	for _, m := range caps.Models {
-		if m.ID == id && m.MaxContext > 0 {
-			return m.MaxContext
-		}
-	}
-	return caps.MaxContext
 }
 
 // from is what an interrupted answer is continued from.
@@ -458,8 +464,9 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 			if s.known && !has {
 				continue // it is not given the request
 			}
+			_, context := longest(&s.caps, name)
 			able = able && s.known && f.of(&s.caps, req.API) && !p.unableLocked(i, req.API, f) && name == model &&
-				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || contextOf(&s.caps, name) > 0)
+				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || context)
 		}
 		if able && model != "" {
 			return model, f

@@ -78,12 +78,12 @@ type fleet struct {
 	idle  time.Duration
 }
 
-// letter is a report to the allocator, or a grant or status to a replica.
+// letter is a report to the allocator, or a grant or news to a replica.
 type letter struct {
 	at     time.Duration
 	report *control.Report
 	grant  *control.Grant
-	status *control.Status
+	news   *control.News
 	to     int
 }
 
@@ -188,7 +188,7 @@ func (f *fleet) step(now time.Duration, ev *control.Event) {
 			f.post = append(f.post, letter{at: now + f.Delay, grant: e.Grant, to: int(e.Grant.Lease) - 1})
 		case control.Tell:
 			for to := range f.Replicas {
-				f.post = append(f.post, letter{at: now + f.Delay, status: e.Status, to: to})
+				f.post = append(f.post, letter{at: now + f.Delay, news: e.News, to: to})
 			}
 		}
 	}
@@ -227,8 +227,8 @@ func (r *runner) mail() error {
 			f.step(r.now, &control.Event{Kind: control.Reported, Report: l.report})
 			continue
 		}
-		if l.status != nil {
-			if err := r.tell(r.gates[l.to], l.status); err != nil {
+		if l.news != nil {
+			if err := r.tell(r.gates[l.to], l.news); err != nil {
 				return err
 			}
 			continue
@@ -256,7 +256,7 @@ func (r *runner) adopt(g *gate, grant *control.Grant) error {
 }
 
 // tell tells a gateway of the others.
-func (r *runner) tell(g *gate, s *control.Status) error {
+func (r *runner) tell(g *gate, s *control.News) error {
 	return r.step(g, &admission.Event{Kind: admission.Told, Elsewhere: s.Elsewhere(r.arm.Table, g.member.id, admission.Time(r.now))})
 }
 
@@ -308,13 +308,7 @@ func same(a, b *control.Report) bool {
 			r.Engines[e].Ends, r.Engines[e].Speed = nil, admission.Speed{}
 		}
 		for k := range r.Classes {
-			c := &r.Classes[k]
-			c.Waited, c.Age, c.Patience = 0, 0, 0
-			c.Away.Pending, c.Away.Pressed, c.Away.Starting = min(c.Away.Pending, 0), min(c.Away.Pressed, 0), min(c.Away.Starting, 0)
-			c.Away.Starts = slices.Clone(c.Away.Starts)
-			for e := range c.Away.Starts {
-				c.Away.Starts[e].Age = 0
-			}
+			r.Classes[k] = r.Classes[k].Still()
 		}
 		return r
 	}

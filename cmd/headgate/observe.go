@@ -22,7 +22,8 @@ func observeReportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "report", Short: "Print the report of a running gateway", Args: cobra.NoArgs,
 		Long: `Print what enforcing would have refused, delayed, lent, reclaimed and saved, by
-class, since a pool with mode: observe began to observe.`,
+class, since a pool with mode: observe began to observe: of all pools, or with
+--pool of one. In JSON all are a list of {pool, report}, and one is its report.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			formats := map[string]string{"table": "text", "json": "json"}
 			if formats[output] == "" {
@@ -38,18 +39,21 @@ class, since a pool with mode: observe began to observe.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&admin, "admin", "http://127.0.0.1:9090", "URL of the admin listener")
-	f.StringVar(&pool, "pool", "", "the pool's name")
+	f.StringVar(&pool, "pool", "", "the pool's name; without it, all pools")
 	f.StringVar(&output, "output", "table", "table or json")
-	_ = cmd.MarkFlagRequired("pool") // the flag is there
 	return cmd
 }
 
-// maxReport bounds what is read of a report: 64 classes take far less.
-const maxReport = 1 << 20
+// maxReport bounds what is read: of one pool 64 classes take less than 100 KiB.
+const maxReport = 16 << 20
 
 func observeReport(admin, pool, format string) ([]byte, error) {
 	client := &http.Client{Timeout: 10 * time.Second}
-	res, err := client.Get(strings.TrimRight(admin, "/") + "/api/pools/" + url.PathEscape(pool) + "/observe?format=" + format)
+	path := "/api/observe"
+	if pool != "" {
+		path = "/api/pools/" + url.PathEscape(pool) + "/observe"
+	}
+	res, err := client.Get(strings.TrimRight(admin, "/") + path + "?format=" + format)
 	if err != nil {
 		return nil, fmt.Errorf("no report: %w", err)
 	}

@@ -53,23 +53,23 @@ func serve[T any](ctx context.Context, s signal, out chan<- T, pop func() []T) {
 type GrantFeed struct {
 	mu      sync.Mutex
 	pending []*control.Grant
-	told    map[string]*control.Grant // by pool
+	last    map[string]*control.Grant // that was put in, by pool
 	signal  signal
 }
 
 // NewGrantFeed returns a feed with nothing in it.
 func NewGrantFeed() *GrantFeed {
-	return &GrantFeed{told: map[string]*control.Grant{}, signal: newSignal()}
+	return &GrantFeed{last: map[string]*control.Grant{}, signal: newSignal()}
 }
 
 // Put in a grant. One that is not newer than what was put before changes nothing.
 func (f *GrantFeed) Put(g *control.Grant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if was := f.told[g.Pool]; was != nil && !Newer(g, was) {
+	if was := f.last[g.Pool]; was != nil && !Newer(g, was) {
 		return
 	}
-	f.told[g.Pool] = g
+	f.last[g.Pool] = g
 	if i := slices.IndexFunc(f.pending, func(p *control.Grant) bool { return p.Pool == g.Pool }); i >= 0 {
 		f.pending[i] = g
 	} else {
@@ -245,35 +245,41 @@ func (f *ChangeFeed) Serve(ctx context.Context, grants []*control.Grant, out cha
 			batch = append(batch, Change{Grant: g})
 		}
 		grants = nil
-		if first == 0 {
-			batch = append(batch, Change{Synced: true})
+		for more := true; more && len(batch) == 0; first-- {
+			if first == 0 {
+				batch = append(batch, Change{Synced: true})
+			}
+			var next []Change
+			next, more = f.pop()
+			batch = append(batch, next...)
 		}
-		first--
-		return append(batch, f.pop()...)
+		return batch
 	})
 }
 
-// pop returns all that is to be told of the first replica in the queue.
-func (f *ChangeFeed) pop() (batch []Change) {
+// pop returns all that is to be told of the first replica in the queue; that may be
+// nothing, where what was to be told is no longer so. ok tells whether there was one.
+func (f *ChangeFeed) pop() (batch []Change, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for len(f.queue) > 0 && len(batch) == 0 {
-		replica := f.queue[0]
-		f.queue = f.queue[1:]
-		there, is := f.there[replica]
-		told, was := f.told[replica]
-		if was && (!is || told != there) {
-			batch = append(batch, Change{Gone: &told})
-			delete(f.told, replica)
-		}
-		if is && (!was || told != there) {
-			batch = append(batch, Change{Joined: &there})
-			f.told[replica] = there
-		}
-		for _, r := range f.wait[replica] {
-			batch = append(batch, Change{Report: r})
-		}
-		delete(f.wait, replica)
+	if len(f.queue) == 0 {
+		return nil, false
 	}
-	return batch
+	replica := f.queue[0]
+	f.queue = f.queue[1:]
+	there, is := f.there[replica]
+	told, was := f.told[replica]
+	if was && (!is || told != there) {
+		batch = append(batch, Change{Gone: &told})
+		delete(f.told, replica)
+	}
+	if is && (!was || told != there) {
+		batch = append(batch, Change{Joined: &there})
+		f.told[replica] = there
+	}
+	for _, r := range f.wait[replica] {
+		batch = append(batch, Change{Report: r})
+	}
+	delete(f.wait, replica)
+	return batch, true
 }

@@ -16,20 +16,24 @@ var ErrFenced = errors.New("fenced: another leader, or a lease that is over")
 // Store is the fleet's store. Its methods are safe for concurrent use.
 type Store interface {
 	// Join registers a life of a replica under a lease of ttl and renews that until
-	// ctx is over or the lease is lost. A name that another life holds is refused,
-	// with ErrTaken, until that life's lease is over.
+	// ctx is over or the lease is lost; after ctx the lease runs out by itself. A name
+	// that another life holds is refused, with ErrTaken, until that life's lease is
+	// over. The same life may join again: its earlier lease ends with that.
 	Join(ctx context.Context, m control.Member, ttl time.Duration) (Session, error)
 	// Report writes what a replica says of a pool, if its lease is still there; else
-	// ErrFenced. A later report replaces an earlier.
+	// ErrFenced. A later report, by its Seq, replaces an earlier. It is kept when the
+	// lease is over.
 	Report(ctx context.Context, r *control.Report) error
 	// Grants delivers the grants of one life, of all pools: those that are there, and
-	// each that is written until ctx is over. It survives the loss of a connection, and
-	// may leave out what a later grant has replaced.
+	// each that is written until ctx is over, when the channel is closed. It survives
+	// the loss of a connection, and may leave out what a later grant has replaced.
 	Grants(ctx context.Context, id control.ID) <-chan *control.Grant
 	// Members delivers the whole list of replicas that have a lease, at first and
-	// whenever it changes, until ctx is over. A reader that is slow misses lists, never the last.
+	// whenever it changes, by the replicas' names, until ctx is over, when the channel is
+	// closed. A reader that is slow misses lists, never the last.
 	Members(ctx context.Context) <-chan []control.Member
-	// Campaign waits until this process leads or ctx is over.
+	// Campaign waits until this process leads or ctx is over. The term is renewed until
+	// ctx is over or it is lost or resigned.
 	Campaign(ctx context.Context, who string, ttl time.Duration) (Leadership, error)
 	// State reads what is there now, for people.
 	State(ctx context.Context) (*State, error)
@@ -44,9 +48,9 @@ type Session interface {
 	Lease() int64
 	// Renewed delivers each success, beginning with the first: until Sent + TTL, by
 	// this process's clock, the lease is surely there. It is closed when the lease is
-	// lost, or given back.
+	// lost or given back, or ctx is over. A reader that is slow gets the last.
 	Renewed() <-chan Renewal
-	// Leave gives the lease back.
+	// Leave gives the lease back. After an error it may be repeated.
 	Leave(ctx context.Context) error
 }
 
@@ -62,17 +66,22 @@ type Leadership interface {
 	Epoch() uint64
 	// Lost is closed when the term may be over.
 	Lost() <-chan struct{}
-	// Follow delivers everything that is in the store, read after the term began, and
-	// then Synced, and then every change, in order for each key, until ctx is over. A watch
-	// that is lost (a cut, compaction) is begun anew by reading everything: what is
-	// gone meanwhile is told as gone.
+	// Follow delivers everything that is in the store, read after the term began: the
+	// grants, the members and the reports; then Synced; and then every change, in order
+	// for each replica, until ctx is over, when the channel is closed. A watch that is
+	// lost (a cut, compaction) is begun anew by reading everything: what is gone
+	// meanwhile is told as gone. A reader that is slow misses what was replaced, never
+	// the last report of a pool, nor that a life it was told of is gone.
 	Follow(ctx context.Context) <-chan Change
-	// Write a grant, and Remove a life's grant and report, if the term is not over; else ErrFenced.
+	// Write a grant, and Remove a life's grant and report, if the term is not over; else
+	// ErrFenced. After any other error it may have been done or not, and may be repeated:
+	// an earlier try that comes late does not replace a later grant.
 	Write(ctx context.Context, g *control.Grant) error
 	Remove(ctx context.Context, pool string, id control.ID) error
 	// Publish what the leader tells people about a pool.
 	Publish(ctx context.Context, pool string, status []byte) error
-	// Resign ends the term, so that another may lead at once.
+	// Resign ends the term, so that another may lead at once. After an error it may be
+	// repeated.
 	Resign(ctx context.Context) error
 }
 

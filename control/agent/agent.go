@@ -1,0 +1,250 @@
+// Package agent is the shells around the control plane's state machines: an Agent
+// ties a replica's pools to the store, a Leader runs the allocators while it leads.
+// Neither decides anything.
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"headgate/control"
+	"headgate/control/store"
+)
+
+// Pool is a replica's side of a pool, as relay.Pool is one.
+type Pool interface {
+	Name() string
+	Leased(lease int64, sent time.Time, ttl time.Duration)
+	Unleased()
+	Grant(*control.Grant) error
+	Report() *control.Report
+	Wants() <-chan struct{}
+}
+
+// Config of an Agent.
+type Config struct {
+	Store  store.Store
+	Member control.Member // without its lease
+	Pools  []Pool
+	TTL    time.Duration // of the lease
+	// Every is how often a report is written though nothing has changed, Settle how
+	// long changes that nobody waits for are collected.
+	Every, Settle time.Duration
+	// Timeout bounds one write.
+	Timeout time.Duration
+	Log     *slog.Logger
+	Metrics *Metrics // nil: none
+}
+
+// Agent is one replica's.
+type Agent struct {
+	cfg   Config
+	pools map[string]*member
+}
+
+// member is a pool of the agent.
+type member struct {
+	Pool
+	acks chan struct{} // a grant has been taken
+	last *control.Report
+	sent time.Time
+	seq  uint64
+	// echo: a sample taken since the last grant is wanted.
+	mu   sync.Mutex
+	echo bool
+}
+
+// New makes an agent. Run ties it to the store.
+func New(cfg Config) *Agent {
+	a := &Agent{cfg: cfg, pools: map[string]*member{}}
+	for _, p := range cfg.Pools {
+		a.pools[p.Name()] = &member{Pool: p, acks: make(chan struct{}, 1)}
+	}
+	return a
+}
+
+// Run joins the fleet, and joins it again when the lease is lost, until ctx is over.
+// Then the lease is given back; what still runs is the pools' business.
+func (a *Agent) Run(ctx context.Context) {
+	for wait := time.Duration(0); ctx.Err() == nil; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		began := time.Now()
+		err := a.live(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		a.cfg.Metrics.lost()
+		a.cfg.Log.Warn("the fleet's store has no lease for this replica", "replica", a.cfg.Member.Replica, "err", err)
+		if wait = min(2*wait+retry, a.cfg.TTL/2); time.Since(began) > a.cfg.TTL {
+			wait = retry
+		}
+	}
+}
+
+// retry is the first pause between tries.
+const retry = 100 * time.Millisecond
+
+// errLost is that the lease is over.
+var errLost = errors.New("the lease was lost")
+
+// live is one lease's life.
+func (a *Agent) live(ctx context.Context) error {
+	s, err := a.cfg.Store.Join(ctx, a.cfg.Member, a.cfg.TTL)
+	if err != nil {
+		return err
+	}
+	a.cfg.Log.Info("joined the fleet", "replica", a.cfg.Member.Replica, "lease", s.Lease())
+	inner, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	defer func() {
+		stop()
+		tasks.Wait()
+		for _, m := range a.pools {
+			m.Unleased()
+		}
+		out, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Timeout)
+		defer cancel()
+		if err := s.Leave(out); err != nil && ctx.Err() != nil {
+			a.cfg.Log.Warn("the lease was not given back, and ends by itself", "err", err)
+		}
+	}()
+	grants := a.cfg.Store.Grants(inner, a.cfg.Member.ID)
+	tasks.Go(func() {
+		for g := range grants {
+			a.take(g)
+		}
+	})
+	leased := make(chan struct{})
+	for _, m := range a.pools {
+		tasks.Go(func() {
+			select {
+			case <-leased:
+				a.tell(inner, m, s.Lease())
+			case <-inner.Done():
+			}
+		})
+	}
+	first := true
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case r, ok := <-s.Renewed():
+			if !ok {
+				return errLost
+			}
+			for _, m := range a.pools {
+				m.Leased(s.Lease(), r.Sent, r.TTL)
+			}
+			a.cfg.Metrics.renewed(r.Sent.Add(r.TTL))
+			if first {
+				first = false
+				close(leased)
+			}
+		}
+	}
+}
+
+// take hands a grant to its pool.
+func (a *Agent) take(g *control.Grant) {
+	m := a.pools[g.Pool]
+	if m == nil {
+		return
+	}
+	if err := m.Grant(g); err != nil {
+		a.cfg.Metrics.refused(g.Pool)
+		a.cfg.Log.Debug("a grant does not count", "pool", g.Pool, "err", err)
+		return
+	}
+	a.cfg.Metrics.took(g)
+	m.mu.Lock()
+	m.echo = g.Echo
+	m.mu.Unlock()
+	select {
+	case m.acks <- struct{}{}:
+	default:
+	}
+}
+
+// tell writes a pool's reports: at once when the pool says that somebody waits for it
+// or a grant was taken, soon when something has changed, and now and then in any case.
+func (a *Agent) tell(ctx context.Context, m *member, lease int64) {
+	look := time.NewTicker(a.cfg.Settle)
+	defer look.Stop()
+	force := true
+	for {
+		r := m.Report()
+		switch {
+		case r == nil || r.Lease != lease:
+		case force || time.Since(m.sent) >= a.cfg.Every || m.changed(r):
+			if a.write(ctx, m, r) {
+				m.last, m.sent, force = r, time.Now(), false
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.acks:
+			force = true
+		case <-m.Wants():
+			force = true
+		case <-look.C:
+		}
+	}
+}
+
+// changed tells whether a report says something new: more than that time has passed.
+func (m *member) changed(r *control.Report) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last == nil {
+		return true
+	}
+	if m.echo {
+		fresh := true
+		for i := range r.Engines {
+			fresh = fresh && (r.Engines[i].GaugeSeq == 0 || r.Engines[i].GaugeAge < r.GrantAge)
+		}
+		if fresh {
+			m.echo = false
+			return true
+		}
+	}
+	if len(r.Engines) != len(m.last.Engines) || len(r.Classes) != len(m.last.Classes) || r.Rev != m.last.Rev || r.Epoch != m.last.Epoch {
+		return true
+	}
+	for i := range r.Engines {
+		x, y := &r.Engines[i], &m.last.Engines[i]
+		if x.Engine != y.Engine || x.Total != y.Total || x.Used != y.Used || x.Down != y.Down {
+			return true
+		}
+	}
+	for k := range r.Classes {
+		if !reflect.DeepEqual(r.Classes[k].Still(), m.last.Classes[k].Still()) {
+			return true
+		}
+	}
+	return false
+}
+
+// write writes one report and tells whether it is there.
+func (a *Agent) write(ctx context.Context, m *member, r *control.Report) bool {
+	m.seq++
+	r.Seq = m.seq
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+	defer cancel()
+	err := a.cfg.Store.Report(ctx, r)
+	a.cfg.Metrics.reported(err)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		a.cfg.Log.Debug("a report was not written", "pool", r.Pool, "err", err)
+	}
+	return err == nil
+}

@@ -1,0 +1,190 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"headgate/admission"
+	"headgate/control"
+)
+
+// In a fleet the pool has of its engines what its grant says, for as long as its lease
+// lasts. The pool is then told of leases and grants, and asked for reports, by
+// control/agent; without one it owns its engines and this is nil.
+type fleet struct {
+	holder *control.Holder
+	wants  chan struct{}
+	ok     bool           // the grant was in force when the table was last made
+	taken  admission.Time // when it was taken
+	// Samples of each engine, counted.
+	samples []uint64
+	demands admission.Demands
+}
+
+func newFleet(cfg *Config) *fleet {
+	if cfg.Replica == (control.ID{}) {
+		return nil
+	}
+	return &fleet{holder: control.NewHolder(cfg.Name, cfg.Replica, cfg.ClockDrift), wants: make(chan struct{}, 1)}
+}
+
+// Provenance is by what a request was admitted, in a fleet.
+type Provenance struct {
+	Epoch, Revision uint64
+	// Survival: there was no grant in force.
+	Survival bool
+}
+
+// String is how it is shown to clients: "" of a pool that is not shared.
+func (v Provenance) String() string {
+	switch {
+	case v.Survival:
+		return "survival"
+	case v.Revision == 0:
+		return ""
+	}
+	return strconv.FormatUint(v.Epoch, 10) + "." + strconv.FormatUint(v.Revision, 10)
+}
+
+// provenanceLocked is by what the core admits now.
+func (p *Pool) provenanceLocked() (v Provenance) {
+	if p.fleet == nil {
+		return v
+	}
+	g, _, ok := p.fleet.holder.Grant(p.now())
+	if v.Survival = !ok; ok {
+		v.Epoch, v.Revision = g.Epoch, g.Rev
+	}
+	return v
+}
+
+// shareOf is what of a table the grant leaves.
+func (p *Pool) shareOf(t *admission.Table) *admission.Table {
+	g, until, ok := p.fleet.holder.Grant(p.now())
+	p.fleet.ok = ok
+	return control.Share(t, g, until, ok)
+}
+
+// Leased tells a pool of a fleet that its replica's lease was there, for ttl, when sent
+// was read.
+func (p *Pool) Leased(lease int64, sent time.Time, ttl time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.fleet
+	f.holder.Leased(lease, admission.Time(sent.Sub(p.cfg.Start)), ttl)
+	_, until, ok := f.holder.Grant(p.now())
+	if ok == f.ok && ok {
+		p.allLocked(&admission.Event{Kind: admission.Renew, Until: until})
+	} else if ok != f.ok {
+		p.shareLocked()
+	}
+}
+
+// Unleased tells it that the lease is over before its time.
+func (p *Pool) Unleased() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fleet.holder.Lost()
+	p.shareLocked()
+}
+
+// Grant hands it a grant. The error says why it does not count.
+func (p *Pool) Grant(g *control.Grant) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.fleet.holder.Take(p.now(), g); err != nil {
+		return err
+	}
+	p.fleet.taken = p.now()
+	p.shareLocked()
+	return nil
+}
+
+// shareLocked brings the core's table up to the grant.
+func (p *Pool) shareLocked() {
+	if p.core != nil {
+		t := *p.table
+		p.applyLocked(&t)
+	}
+}
+
+// Wants delivers that whoever hands out grants should have a report now.
+func (p *Pool) Wants() <-chan struct{} { return p.fleet.wants }
+
+func (f *fleet) want() {
+	select {
+	case f.wants <- struct{}{}:
+	default:
+	}
+}
+
+// Report is what the pool says of itself now, with the grant that is in force, and
+// which sample of each engine that goes by. Its number and lease are the caller's. nil:
+// no engine is known yet.
+func (p *Pool) Report() *control.Report {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.fleet
+	if p.core == nil || p.core.shadow != nil {
+		return nil
+	}
+	now := p.now()
+	// What is due by the time is done before anything is said.
+	p.stepLocked(p.core, &admission.Event{Kind: admission.Tick})
+	core := p.core.decider.(*admission.Core)
+	core.Demands(&f.demands)
+	r := &control.Report{Pool: p.cfg.Name, ID: p.cfg.Replica}
+	r.Lease, _ = f.holder.Lease()
+	r.Fill(p.table, &f.demands)
+	if g, _, ok := f.holder.Grant(now); ok {
+		r.Epoch, r.Rev, r.GrantAge = g.Epoch, g.Rev, time.Duration(now-f.taken)
+	}
+	for i := range r.Engines {
+		if i >= len(f.samples) || f.samples[i] == 0 || p.engines[i].state != admission.Ready {
+			continue
+		}
+		o := &p.engines[i].last
+		e := &r.Engines[i]
+		e.Gauge = admission.Of(int64(o.Running+max(o.Waiting, 0)), int64(o.KVUsed))
+		if o.Running < 0 {
+			e.Gauge[admission.Slots] = -1
+		}
+		e.Others = e.Gauge
+		e.GaugeSeq, e.GaugeAge = f.samples[i], time.Since(o.Asked)
+	}
+	return r
+}
+
+// sampledLocked counts a sample of an engine.
+func (f *fleet) sampled(i int) {
+	for len(f.samples) <= i {
+		f.samples = append(f.samples, 0)
+	}
+	f.samples[i]++
+}
+
+// errNoGrant is why a pool of a fleet admits nothing.
+var errNoGrant = errors.New("no grant of the fleet's capacity is in force")
+
+// grantedLocked tells why nothing is granted, nil if something is.
+func (p *Pool) grantedLocked() error {
+	if p.fleet == nil || p.core != nil && p.core.shadow != nil {
+		return nil
+	}
+	g, _, ok := p.fleet.holder.Grant(p.now())
+	if ok || g.Survives() {
+		return nil
+	}
+	lease, until := p.fleet.holder.Lease()
+	switch {
+	case lease == 0:
+		return fmt.Errorf("%w: the store has given no lease", errNoGrant)
+	case p.now() >= until:
+		return fmt.Errorf("%w: the lease could not be renewed for %s", errNoGrant, time.Duration(p.now()-until).Round(time.Millisecond))
+	case g == nil:
+		return fmt.Errorf("%w: no leader has written any yet", errNoGrant)
+	}
+	return fmt.Errorf("%w: no leader has written any since the lease was renewed", errNoGrant)
+}
