@@ -243,25 +243,30 @@ func (c *Config) shared(i int, l *list, sound bool) {
 	if !sound || c.Control.Replicas < 0 || c.Control.Replicas > control.MaxReplicas {
 		return
 	}
-	s := c.Shared(i, nil)
-	if e := p.Envelope(); e.Slots == 0 || e.KVTokens == 0 {
-		for k := range s.Engines {
-			s.Engines[k].Total = control.Amount{} // floors may be of those that have still to be found
-		}
-	}
-	c.fits(i, s, l)
+	c.fits(i, c.Shared(i, nil), l)
+}
+
+// Check is what Parse finds wrong with the values as they now are.
+func (c *Config) Check() []Problem {
+	l := &list{src: c.src}
+	c.validate(l)
+	sortProblems(l.problems)
+	return l.problems
 }
 
 // Shared is a pool as the leader of a fleet has it. What engines hold where the file
-// leaves that to them is found, by engine; an engine that is in neither is not counted
-// yet.
+// leaves that to them is found, by engine; one that is in neither is not counted yet. With
+// nothing found there are sizes only if the file has all, since floors may be of those that
+// have still to be found.
 func (c *Config) Shared(i int, found map[string]Envelope) *control.Pool {
 	p := &c.Pools[i]
+	all := p.Envelope()
+	whole := found != nil || all.Slots > 0 && all.KVTokens > 0
 	s := &control.Pool{
 		Name: p.Name, Replicas: c.Control.replicas(), Survival: amount(Envelope(p.Control.Survival)),
 		Unit: amount(Envelope{KVTokens: p.unit()}),
 	}
-	var whole Envelope
+	var sum Envelope
 	for k := range p.Engines {
 		e := Envelope{p.Engines[k].Slots, p.Engines[k].KVTokens}
 		f := found[p.Engines[k].Name]
@@ -271,15 +276,15 @@ func (c *Config) Shared(i int, found map[string]Envelope) *control.Pool {
 		if e.KVTokens == 0 {
 			e.KVTokens = f.KVTokens
 		}
-		if e.Slots == 0 || e.KVTokens == 0 {
+		if e.Slots == 0 || e.KVTokens == 0 || !whole {
 			e = Envelope{}
 		}
-		whole.Slots += e.Slots
-		whole.KVTokens += e.KVTokens
+		sum.Slots += e.Slots
+		sum.KVTokens += e.KVTokens
 		s.Engines = append(s.Engines, control.Engine{Name: p.Engines[k].Name, Total: amount(e)})
 	}
 	for k := range p.Classes {
-		got := p.Classes[k].resolve(whole)
+		got := p.Classes[k].resolve(sum)
 		s.Classes = append(s.Classes, control.Class{
 			Name: p.Classes[k].Name, Floor: amount(got.Floor), Unlent: amount(got.Unlent), Ceiling: amount(got.Ceiling),
 			Windowed: p.Classes[k].Guarantee == GuaranteeWindow,
