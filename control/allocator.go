@@ -66,8 +66,9 @@ type life struct {
 	owed []owed
 	used []Amount // by account, as last reported
 	// bound is the most that it can have, of what is owed and used.
-	bound []Amount
-	highs [][recent]Amount // by engine, of the last reports
+	bound  []Amount
+	highs  [][recent]Amount // by engine, of the last reports
+	totals []Amount         // by engine, as it says
 
 	classes  []classAt
 	floors   []Amount // by class, as granted
@@ -217,6 +218,11 @@ func (a *Allocator) configure(p *Pool) {
 		from[i] = slices.Index(names, a.accounts[i].name(p))
 		if from[i] >= 0 {
 			b := &before[from[i]]
+			for r, v := range a.accounts[i].total {
+				if v == 0 {
+					a.accounts[i].total[r] = b.total[r] // as it was measured
+				}
+			}
 			a.accounts[i].foreign, a.accounts[i].unexplained, a.accounts[i].samples, a.accounts[i].sampled = b.foreign, b.unexplained, b.samples, b.sampled
 		}
 	}
@@ -241,7 +247,7 @@ func (a *Allocator) configure(p *Pool) {
 // reset sizes what a life has by engine and class, and keeps what the pool before had.
 func (a *Allocator) reset(l *life, old *Pool) {
 	ne, nk := len(a.pool.Engines), len(a.pool.Classes)
-	l.highs = make([][recent]Amount, ne)
+	l.highs, l.totals = make([][recent]Amount, ne), make([]Amount, ne)
 	classes, floors := l.classes, l.floors
 	l.classes, l.floors = make([]classAt, nk), make([]Amount, nk)
 	for k := range l.classes {
@@ -404,7 +410,8 @@ func (a *Allocator) report(r *Report) {
 		highs := &l.highs[n]
 		copy(highs[1:], highs[:recent-1])
 		highs[0] = most(e.High, e.Used)
-		a.measure(n, e)
+		l.totals[n] = e.Total
+		a.measure(n)
 	}
 	for i := range r.Classes {
 		a.reportClass(l, r, &r.Classes[i])
@@ -418,13 +425,22 @@ func (a *Allocator) report(r *Report) {
 	}
 }
 
-// measure takes over what an engine says that it holds, where the configuration
-// leaves that to it. Of several the least counts.
-func (a *Allocator) measure(n int, e *EngineReport) {
+// measure sets what there is of an engine where the configuration leaves that to it:
+// the least of what the replicas have heard from it.
+func (a *Allocator) measure(n int) {
 	c := &a.accounts[n]
 	for r := range c.total {
-		if a.pool.Engines[c.engine].Total[r] == 0 && e.Total[r] > 0 {
-			c.total[r] = e.Total[r]
+		if a.pool.Engines[c.engine].Total[r] != 0 {
+			continue
+		}
+		found := int64(0)
+		for _, l := range a.lives {
+			if v := l.totals[n][r]; l.live && v > 0 && (found == 0 || v < found) {
+				found = v
+			}
+		}
+		if found > 0 {
+			c.total[r] = found
 		}
 	}
 }
@@ -465,6 +481,21 @@ func (a *Allocator) acknowledge(l *life, r *Report) {
 	})
 	a.bind(l)
 	a.handedOff()
+}
+
+// maxOwed bounds what is remembered of a replica that acknowledges nothing.
+const maxOwed = 16
+
+// owe adds a grant to what a life may be using. Of too many the two oldest become one,
+// that allows what either did until the later of them is acknowledged.
+func (l *life) owe(o owed) {
+	if len(l.owed) == maxOwed {
+		for n, v := range l.owed[0].amounts {
+			l.owed[1].amounts[n] = most(l.owed[1].amounts[n], v)
+		}
+		l.owed = append(l.owed[:0], l.owed[1:]...)
+	}
+	l.owed = append(l.owed, o)
 }
 
 // bind derives the bound of a life.

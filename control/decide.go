@@ -274,7 +274,7 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	}
 	copy(l.granted, amounts)
 	l.rev = a.rev
-	l.owed = append(l.owed, owed{epoch: a.epoch, rev: a.rev, lease: l.lease, amounts: slices.Clone(amounts)})
+	l.owe(owed{epoch: a.epoch, rev: a.rev, lease: l.lease, amounts: slices.Clone(amounts)})
 	a.bind(l)
 	for c := range a.accounts {
 		v := &g.Accounts[c]

@@ -69,8 +69,8 @@ func (k *Keeper) run(ctx context.Context, last Renewal) {
 		if !sent.Before(over) {
 			return
 		}
-		// One try gets half of the pause before the next but one, so that a member that
-		// does not answer costs little of the lease's time.
+		// A try that gets no answer costs a sixth of the lease's time, so that there is
+		// time for others, which other members of the store may answer.
 		tctx, cancel := context.WithDeadline(ctx, earlier(over, sent.Add(last.TTL/6)))
 		ttl, err := k.renew(tctx)
 		cancel()

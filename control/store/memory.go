@@ -61,12 +61,11 @@ type key struct {
 
 // feed is one watch.
 type feed struct {
-	link    *link
-	list    func() // puts in all that is there
-	member  func(replica string, m *control.Member)
-	grant   func(g *control.Grant)
-	report  func(r *control.Report)
-	members bool
+	link   *link
+	list   func() // puts in all that is there
+	member func(replica string, m *control.Member)
+	grant  func(g *control.Grant)
+	report func(r *control.Report)
 }
 
 // NewMemory returns an empty store.
@@ -176,7 +175,10 @@ func (m *Memory) keep(ctx context.Context, id int64, ttl time.Duration) *Keeper 
 		l.timer.Reset(l.ttl)
 		return l.ttl, nil
 	})
-	context.AfterFunc(ctx, cancel)
+	go func() {
+		<-k.Lost()
+		cancel()
+	}()
 	return k
 }
 
@@ -344,9 +346,7 @@ func (m *Memory) Campaign(ctx context.Context, who string, ttl time.Duration) (L
 			return t, nil
 		case <-t.Lost(): // before its turn; it stands again, unless ctx is over
 		}
-		m.mu.Lock()
-		m.revokeLocked(t.lease)
-		m.mu.Unlock()
+		_ = m.giveBack(context.WithoutCancel(ctx), t.Keeper, t.lease) // else it runs out
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -410,13 +410,18 @@ func (t *term) Follow(ctx context.Context) <-chan Change {
 	m := t.store
 	ctx, cancel := m.within(ctx)
 	out, to := make(chan Change), NewChangeFeed()
-	var grants []*control.Grant
+	// Nothing is told before the store was reached: an empty fleet would be believed.
+	read, grants := make(chan struct{}), []*control.Grant(nil)
+	once := sync.OnceFunc(func() {
+		for _, at := range sortedKeys(m.grants) {
+			grants = append(grants, clone(m.grants[at]))
+		}
+		close(read)
+	})
 	m.mu.Lock()
-	for _, at := range sortedKeys(m.grants) {
-		grants = append(grants, clone(m.grants[at]))
-	}
 	m.watchLocked(ctx, &feed{
 		list: func() {
+			defer once()
 			members := slices.Collect(maps.Values(m.members))
 			SortMembers(members)
 			to.Members(members)
@@ -437,7 +442,12 @@ func (t *term) Follow(ctx context.Context) <-chan Change {
 	m.mu.Unlock()
 	go func() {
 		defer cancel()
-		to.Serve(ctx, grants, out)
+		select {
+		case <-read:
+			to.Serve(ctx, grants, out)
+		case <-ctx.Done():
+			close(out)
+		}
 	}()
 	return out
 }
