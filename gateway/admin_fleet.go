@@ -135,16 +135,16 @@ func (f *Fleet) grants(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, v)
 }
 
-// maxEvents bounds what is asked for; the store keeps fewer of each pool.
-const maxEvents = 1000
+// MaxEvents bounds what is asked for; the store keeps fewer of each pool.
+const MaxEvents = 1000
 
 // events answers with the last stages of handoffs of all pools, newest first.
 func (f *Fleet) events(w http.ResponseWriter, r *http.Request) {
 	n := 50
 	if q := r.URL.Query(); q.Has("n") {
 		var err error
-		if n, err = strconv.Atoi(q.Get("n")); err != nil || n < 1 || n > maxEvents {
-			http.Error(w, fmt.Sprintf("n is %.40q, must be a whole number from 1 to %d", q.Get("n"), maxEvents), http.StatusBadRequest)
+		if n, err = strconv.Atoi(q.Get("n")); err != nil || n < 1 || n > MaxEvents {
+			http.Error(w, fmt.Sprintf("n is %.40q, must be a whole number from 1 to %d", q.Get("n"), MaxEvents), http.StatusBadRequest)
 			return
 		}
 	}
