@@ -36,7 +36,7 @@ func (s *ClassSpec) idleHold() Amount {
 func (c *Core) use(k Class, en *engine, delta Amount) {
 	c.accrue(&c.classes[k])
 	if c.share.on {
-		c.falls(&c.classes[k], en, delta)
+		c.moves(&c.classes[k], en, delta)
 	}
 	en.used = en.used.add(delta)
 	en.ledger.set(c.now, en.used)

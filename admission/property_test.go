@@ -43,6 +43,9 @@ type world struct {
 	warm     map[uint32]warmth
 	untrue   []int // reclaims in a row that each engine did not confirm
 	bursts   []burst
+	lease    lease
+	heard    []heard // of each class, when it was last said to be looked at
+	demands  Demands
 	wanted   [MaxClasses]bool // requests of the class have had a limit of their own
 }
 
@@ -97,6 +100,8 @@ type sample struct {
 func newWorld(t *rapid.T) *world {
 	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}, closed: map[uint64]bool{}, opened: map[ID]uint64{}, passed: map[ID]int64{}, warm: map[uint32]warmth{}}
 	w.table = drawTable(t, &Table{})
+	drawShares(t, w.table, 0)
+	w.lease.take(w.table, 0)
 	w.core, w.twin = New(w.table, worldSlots), New(w.table, worldSlots)
 	w.history = make([][]sample, len(w.table.Classes))
 	w.debt, w.untrue = make([]Time, len(w.table.Classes)), make([]int, len(w.table.Engines))
@@ -182,6 +187,7 @@ func (w *world) apply(ev *Event) {
 	before := w.core.Snapshot()
 	w.accrue(before)
 	w.note(ev, before)
+	w.lease.pass(ev, w.now)
 	fx := w.core.Step(w.now, ev, nil)
 	if diff := cmp.Diff(fx, w.twin.Step(w.now, ev, nil)); diff != "" {
 		w.t.Fatalf("the same input gave another output: %s", diff)
@@ -194,6 +200,7 @@ func (w *world) apply(ev *Event) {
 	}
 	after := w.core.Snapshot()
 	w.check(before, after, ev, fx)
+	w.checkTold(before, after, ev, fx)
 	w.checkTimers(after)
 }
 
@@ -422,8 +429,8 @@ func (w *world) overtake(e *Effect, before *Snapshot) {
 	if head == nil || w.tenant[head.ID.Slot()] != e.Tenant || w.order[head.ID.Slot()] > w.order[e.ID.Slot()] {
 		w.t.Fatalf("request %d overtook one of its tenant that was not the head:\n%v", e.ID, before)
 	}
-	if w.core.requests[head.ID.Slot()].barred&(1<<e.Engine) != 0 {
-		return // nor is it in anybody's way on an engine that can't run it
+	if w.core.requests[head.ID.Slot()].keptFrom()&(1<<e.Engine) != 0 {
+		return // nor is it in anybody's way on an engine that is not given it
 	}
 	if head.Wants == (AmountView{}) {
 		return // the head waits for an engine that takes no work
@@ -605,6 +612,11 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}})
 		},
 		"tick": func(*rapid.T) { w.step(&Event{Kind: Tick}) },
+		"renew": func(t *rapid.T) {
+			if w.table.Until != 0 {
+				w.step(&Event{Kind: Renew, Until: w.now + Time(rapid.IntRange(-2, 6).Draw(t, "until"))*1e9})
+			}
+		},
 		"table": func(t *rapid.T) {
 			if rapid.IntRange(0, 3).Draw(t, "seldom") > 0 {
 				return
@@ -612,6 +624,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			tab := drawTable(t, w.table)
 			w.step(&Event{Kind: Tick})
 			w.now++ // so that the last step and this one are not of one moment
+			drawShares(t, tab, w.now)
 			for k := range tab.Classes {
 				if k == len(w.history) {
 					w.history = append(w.history, nil)
@@ -626,6 +639,9 @@ func (w *world) actions() map[string]func(*rapid.T) {
 				w.debt = append(w.debt, 0)
 			}
 			w.table, w.untrue, w.bursts = tab, make([]int, len(tab.Engines)), nil
+			for _, h := range w.holds {
+				h.recall = 0 // what is a loan is decided anew
+			}
 			w.apply(&Event{Kind: Apply, Table: tab})
 			for k, v := range w.core.Snapshot().Classes {
 				w.debt[k] = v.Owed

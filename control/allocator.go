@@ -328,7 +328,8 @@ func (a *Allocator) load(g *Grant) {
 		}
 	}
 	l.granted = slices.Clone(now)
-	l.owed = []owed{{lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
+	// What was before it is over with the acknowledgement of this one, and not sooner.
+	l.owed = []owed{{epoch: g.Epoch, rev: g.Rev - 1, lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
 	a.bind(l)
 	// Whether it still has its lease the members tell.
 	l.live, l.gone, l.until = false, a.now, a.now+Time(a.cfg.Residual)
@@ -619,7 +620,9 @@ func (a *Allocator) survival(l *life, n int) Amount {
 		return Amount{}
 	}
 	if c := &a.accounts[n]; c.engine < 0 {
-		return least(a.pool.Survival, c.total)
+		// Of a ceiling there may not be as much for each.
+		n := int64(a.pool.Replicas)
+		return least(a.pool.Survival, Amount{c.total[0] / n, c.total[1] / n})
 	}
 	return a.pool.Survival
 }
