@@ -620,9 +620,13 @@ func (a *Allocator) survival(l *life, n int) Amount {
 		return Amount{}
 	}
 	if c := &a.accounts[n]; c.engine < 0 {
-		// Of a ceiling there may not be as much for each.
+		// Of a ceiling there may not be as much for each, or not enough to be of use.
 		n := int64(a.pool.Replicas)
-		return least(a.pool.Survival, Amount{c.total[0] / n, c.total[1] / n})
+		each := Amount{c.total[0] / n, c.total[1] / n}
+		if !within(Amount{1, a.pool.Unit[1]}, each) {
+			return Amount{}
+		}
+		return least(a.pool.Survival, each)
 	}
 	return a.pool.Survival
 }
