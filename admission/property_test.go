@@ -450,7 +450,7 @@ func (w *world) works(slot uint32) bool {
 	q := &w.core.requests[slot]
 	for e := range w.core.engines {
 		en := &w.core.engines[e]
-		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() {
+		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() && q.avoids&(1<<e) == 0 {
 			return true
 		}
 	}
@@ -589,7 +589,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"end": func(t *rapid.T) {
 			if id, h := w.hold(false); h != nil {
 				w.end(id, &Event{
-					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 63).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
+					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 127).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
 					Cause: rapid.SampledFrom([]Cause{CauseFinished, CauseFailed, CauseClientGone, CauseTimeout, CauseReclaimed, CauseUnreachable}).Draw(t, "cause"),
 				})
 			}

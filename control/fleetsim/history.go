@@ -125,7 +125,7 @@ func (p *params) addClass(rng *rand.Rand, name string, floor int64, unit, ceilin
 		c.Unlent = control.Amount{n, n * unit[1]}
 	}
 	s := admission.ClassSpec{
-		Name: name, Floor: c.Floor, Unlent: c.Unlent, Ceiling: ceiling, Mode: mode, Depth: 30, DefaultOut: 16, IdleAfter: 2 * time.Second,
+		Name: name, Floor: c.Floor, Unlent: c.Unlent, Ceiling: ceiling, Mode: mode, Depth: slotsOfCore, DefaultOut: 16, IdleAfter: 2 * time.Second,
 	}
 	if windowed {
 		s.Window = 10 * time.Second

@@ -63,7 +63,7 @@ func (w *world) parts() []*part {
 
 // look checks now and then that what waits within its floor does not wait for long.
 func (w *world) look() {
-	w.at(w.now+500*ms, nil, func() {
+	w.at(w.now+100*ms, nil, func() {
 		w.protected()
 		w.look()
 	})
@@ -85,7 +85,7 @@ func (w *world) protected() {
 		}
 		for _, r := range w.replicas {
 			q := r.head(k)
-			if q == nil || w.now-max(q.since, w.calmAt) < w.patience() {
+			if q == nil {
 				continue
 			}
 			// On two engines a floor may be there in two parts, neither of which is enough.
@@ -93,8 +93,12 @@ func (w *world) protected() {
 			for range len(w.engines) - 1 {
 				need = plus(need, w.p.pool.Unit)
 			}
-			if within(plus(used, need), c.Floor) {
-				w.fail(5, "a request of class %s at %s that needs %s has waited for %.3f s; its class has %s of a floor of %s", c.Name, r.name, q.need, float64(w.now-q.since)/1e9, used, c.Floor)
+			if !within(plus(used, need), c.Floor) {
+				q.owed = 0
+			} else if q.owed == 0 {
+				q.owed = w.now
+			} else if w.now-max(q.owed, w.calmAt) > w.patience() {
+				w.fail(5, "a request of class %s at %s that needs %s has waited for %.3f s, in which its class had no more than now: %s of a floor of %s", c.Name, r.name, q.need, float64(w.now-q.owed)/1e9, used, c.Floor)
 			}
 		}
 	}

@@ -43,6 +43,7 @@ type request struct {
 	class int
 	need  control.Amount
 	since Time // it waits, by the store's clock; running
+	owed  Time // since when it was within its class's floor whenever that was looked at; 0: it is not
 }
 
 const running = Time(-1)
@@ -260,12 +261,12 @@ func (r *replica) tell() {
 
 // sample asks the engines what they run.
 func (r *replica) sample() {
-	w := r.w
+	w, inc := r.w, r.inc
 	for i, e := range w.engines {
 		asked := r.clock()
 		w.at(w.now+w.near(), nil, func() {
 			used := plus(e.used, e.foreign)
-			w.at(w.now+w.near(), &r.part, func() {
+			w.atLife(w.now+w.near(), &r.part, inc, func() {
 				if v := &r.gauges[i]; asked > v.asked {
 					*v = gauge{seq: v.seq + 1, asked: asked, used: used}
 				}
@@ -346,7 +347,7 @@ func (r *replica) arm() {
 func (r *replica) admit(e *admission.Effect) {
 	w := r.w
 	q := r.requests[r.request(e.ID)]
-	q.since = running
+	q.since, q.owed = running, 0
 	j := &job{life: r.life, id: e.ID, hold: e.Hold, class: q.class, engine: int(e.Engine), amount: control.Amount{q.need[0], e.Tokens}}
 	// It is over before its replica, and then a leader, may believe that it is.
 	longest := max(Time(e.Limit)*100*ms, 5*sec)
@@ -375,10 +376,10 @@ func (r *replica) abort(h admission.Hold) {
 	j := r.jobs[i]
 	w.log(&r.part, "ends %x", uint64(j.id))
 	lost := w.chance(0.05) && !w.calm
-	if !lost {
+	if inc := r.inc; !lost {
 		w.at(w.now+w.near(), nil, func() {
 			w.engines[j.engine].end(j, false)
-			w.at(w.now+w.near(), &r.part, func() { r.ended(j, admission.CauseReclaimed) })
+			w.atLife(w.now+w.near(), &r.part, inc, func() { r.ended(j, admission.CauseReclaimed) })
 		})
 	}
 	if lost || w.chance(0.2) {

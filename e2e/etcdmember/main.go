@@ -52,6 +52,7 @@ func run(args []string) error {
 	flags.UintVar(&cfg.ElectionMs, "election", cfg.ElectionMs, "ms without them until another is elected")
 	flags.BoolVar(&cfg.UnsafeNoFsync, "unsafe-no-fsync", false, "don't wait for the disk; what was written may be lost with the machine")
 	flags.UintVar(&cfg.AuthTokenTTL, "token-ttl", cfg.AuthTokenTTL, "seconds until a token that is not used expires")
+	flags.UintVar(&cfg.BcryptCost, "bcrypt-cost", cfg.BcryptCost, "what a login costs, as a power of 2")
 	tls := &cfg.ClientTLSInfo
 	flags.StringVar(&tls.CertFile, "cert", "", "the server's certificate for clients")
 	flags.StringVar(&tls.KeyFile, "key", "", "its key")

@@ -77,7 +77,8 @@ func Start(t testing.TB, o Options) *Cluster {
 	var cluster []string
 	for i := range o.Members {
 		m := &Member{c: c, name: fmt.Sprintf("m%d", i+1)}
-		m.args = []string{binary, "-name", m.name, "-dir", filepath.Join(dir, m.name)}
+		// Logins at production's cost would be most of a test's time.
+		m.args = []string{binary, "-name", m.name, "-dir", filepath.Join(dir, m.name), "-bcrypt-cost", "4"}
 		url := ""
 		if o.Direct {
 			url = "http://" + free(t)
