@@ -11,9 +11,10 @@ import (
 //
 // Whoever has to have more gets it out of what is free at once. What is missing
 // is taken, by a lower grant, first from those who have something idle, the most
-// idle first, so that few are written to, and then from those who have no claim to what
-// they use; it can be given when they have acknowledged. Beside that what nobody wants
-// is shared anew now and then.
+// idle first, so that few are written to. Only what is wanted within floors is taken
+// from those who have no claim to what they use, and only if it does not end by itself
+// while it can be waited for. It can be given when they have acknowledged. Beside that
+// what nobody wants is shared anew now and then.
 func (a *Allocator) decide() {
 	a.aim()
 	t := &a.t
@@ -21,18 +22,17 @@ func (a *Allocator) decide() {
 	if n == 0 {
 		return
 	}
-	now := grown[Amount](nil, n, len(a.accounts))
+	t.now, t.took = grown(t.now, n, len(a.accounts)), zeroed(t.took, n)
+	now, took := t.now, t.took
 	for i, l := range t.lives {
 		copy(now[i], l.granted)
 	}
 	rebalance := a.now-a.shared >= Time(a.cfg.Rebalance)
-	took := make([]bool, n)   // of an idle part
-	forced := make([]bool, n) // of what is in use
 	for c := range a.accounts {
 		for r := range resources {
 			a.take(c, r, now, took)
 		}
-		a.force(c, now, forced)
+		a.force(c, now)
 	}
 	for i := range t.lives {
 		for c := range a.accounts {
@@ -48,16 +48,18 @@ func (a *Allocator) decide() {
 	}
 	a.raise(now, rebalance)
 	a.echo()
+	urgent := slices.ContainsFunc(t.asks, func(q asking) bool { return q.urgent })
 	for i, l := range t.lives {
-		l.recall = (l.recall || forced[i]) && !coversAll(now[i], l.used)
-		if !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
+		// What was idle when it was taken may be in use by the time that this is known.
+		recall := (l.recall || urgent && t.short[i]) && !coversAll(now[i], l.used)
+		if recall, l.recall = recall && !l.recall, recall; recall || !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
 			a.write(i, now[i])
 		}
 	}
 	if rebalance {
 		a.shared = a.now
 	}
-	a.hand(now, took, forced)
+	a.hand(now, took)
 	a.smooth()
 }
 
@@ -119,7 +121,7 @@ func (a *Allocator) take(c, r int, now [][]Amount, took []bool) {
 // floors and will not come by itself in time. What is kept idle of floors is
 // no reason: as it is with one core, loans that are out stay until somebody needs their
 // place. As few replicas as possible are hit.
-func (a *Allocator) force(c int, now [][]Amount, forced []bool) {
+func (a *Allocator) force(c int, now [][]Amount) {
 	t := &a.t
 	var short Amount
 	for i := range t.lives {
@@ -153,7 +155,6 @@ func (a *Allocator) force(c int, now [][]Amount, forced []bool) {
 		}
 		give := least(spare(i), short)
 		now[i][c], short = minus(now[i][c], give), minus(short, give)
-		forced[i] = true
 	}
 }
 
@@ -298,14 +299,7 @@ func (a *Allocator) floorOf(i, k int) Amount {
 		// It is owed as a whole, by whoever has work of the class.
 		return a.windowOf(i, k)
 	}
-	var claims, mine Amount
-	for j := range t.lives {
-		claim := over(part(c.Floor, n, int64(j)), t.protected[j][k])
-		claims = plus(claims, claim)
-		if j == i {
-			mine = claim
-		}
-	}
+	claims, mine := t.unused[k], over(part(c.Floor, n, int64(i)), t.protected[i][k])
 	for r := range claims {
 		if claims[r] > t.left[k][r] {
 			mine[r] = mine[r] * t.left[k][r] / claims[r]
@@ -406,7 +400,7 @@ func (l *life) smooth(c int) (v Amount) {
 }
 
 // hand opens handoffs for those who wait until others have given, and follows them.
-func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
+func (a *Allocator) hand(now [][]Amount, took []bool) {
 	t := &a.t
 	for i, l := range t.lives {
 		waits := false
@@ -421,7 +415,7 @@ func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
 			}}
 			l.handoff = h
 			for j, from := range t.lives {
-				if took[j] || forced[j] || within(from.granted[0], from.bound[0]) && from.granted[0] != from.bound[0] && j != i {
+				if took[j] || within(from.granted[0], from.bound[0]) && from.granted[0] != from.bound[0] && j != i {
 					h.from, h.revs, h.From = append(h.from, from), append(h.revs, from.rev), append(h.From, from.id.Replica)
 				}
 			}

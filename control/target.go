@@ -40,6 +40,9 @@ type target struct {
 	want      [][]Amount // the target
 	firm      [][]Amount // of use 2 and 3, by account
 	kept      [][]Amount // 5, by account
+	unused    []Amount   // by class: of the guarantees of all replicas
+	now       [][]Amount // grants as they are to be, by account
+	took      []bool     // by life: something idle was taken
 	keep      []keeping  // by class: 5, over all replicas
 	loan      [][]Amount // by class and engine: what is used beyond floors
 	protected [][]Amount // by class: what of the floor is in use, wanted or kept
@@ -132,7 +135,7 @@ func (a *Allocator) aim() {
 	t.firm = grown(t.firm, n, m)
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
-	t.bars, t.keep = grown(t.bars, n, nk), zeroed(t.keep, nk)
+	t.bars, t.keep, t.unused = grown(t.bars, n, nk), zeroed(t.keep, nk), zeroed(t.unused, nk)
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
 		t.asks[i].class = -1
@@ -194,6 +197,9 @@ func (a *Allocator) aim() {
 	}
 	for i := range t.must {
 		copy(t.want[i], t.must[i])
+		for k := range t.unused {
+			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, int64(n), int64(i)), t.protected[i][k]))
+		}
 	}
 	a.rest()
 }

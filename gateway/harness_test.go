@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/admission"
+	"headgate/control"
 	"headgate/engine"
 	"headgate/engine/adapters"
 	"headgate/engine/enginetest"
@@ -49,6 +50,7 @@ type setup struct {
 	observe   bool                // the pool does
 	objective admission.Objective // of interactive
 	slo       bool                // alice may have limits of her own, from 100 ms on
+	fleet     *Fleet              // that the pool is of, as replica a
 	wrap      func(engine.Adapter) engine.Adapter
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
@@ -149,10 +151,15 @@ func newRig(t *testing.T, s setup) *rig {
 	}
 	r.metrics = prometheus.NewRegistry()
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var replica control.ID
+	if s.fleet != nil {
+		replica = control.ID{Replica: "a", Boot: "1"}
+		s.fleet.Pools, s.fleet.Log = func() []*relay.Pool { return []*relay.Pool{r.pool} }, log
+	}
 	r.pool = relay.New(relay.Config{
 		Name: "main", Observe: s.observe, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
 		Engines:     []relay.Engine{{Name: "gpu0", Adapter: adapter, ObserveEvery: 250 * time.Millisecond, Priority: []int{0, 10}}},
-		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: relay.NewMetrics(r.metrics),
+		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Replica: replica, Log: log, Metrics: relay.NewMetrics(r.metrics),
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
 			t := &admission.Table{Engines: engines}
 			envelope := t.Envelope()
@@ -180,7 +187,7 @@ func newRig(t *testing.T, s setup) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.gateway = New(Config{Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Log: log, Metrics: r.metrics})
+	r.gateway = New(Config{Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Log: log, Metrics: r.metrics, Fleet: s.fleet})
 
 	l := s.listener
 	r.dial = s.dial
