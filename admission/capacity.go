@@ -321,7 +321,7 @@ func (c *Core) unending(cl *class, en *engine, q *request, f *fitting) bool {
 // loan all the same: if it has no floor on which it could ever run, it has to, and
 // then as the class's one pinned request.
 func (cl *class) alone(amount Amount) bool {
-	own := cl.spec.Floor
+	own := cl.entire
 	if cl.spec.Window > 0 && own[Slots] > 0 {
 		own[KV] = cl.spec.Ceiling[KV] // see dueFloor
 	}

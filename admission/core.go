@@ -76,7 +76,10 @@ type class struct {
 	// floor is what is owed now: all of the configured one, or nothing while a
 	// window's service is not due.
 	floor Amount
-	used  Amount
+	// entire is the configured floor, of all cores together once this one is told of the
+	// others.
+	entire Amount
+	used   Amount
 	// ceiling is what of the configured one is not withheld now.
 	ceiling Amount
 	hold    Amount // what it keeps out of the others' reach

@@ -42,7 +42,7 @@ func (cl *class) credit() Time  { return -cl.service() / 2 }
 func (c *Core) owing(cl *class) Time {
 	o := c.atOthers(cl.id)
 	used := cl.used[Slots] + o.Used[Slots]
-	return Time(min(cl.spec.Floor[Slots], used+int64(cl.queue.n+o.Waiting)) - used)
+	return Time(min(cl.entire[Slots], used+int64(cl.queue.n+o.Waiting)) - used)
 }
 
 // accrue brings a class's debt up to the present. It is called before anything
@@ -63,7 +63,7 @@ func (c *Core) debtAt(cl *class, now Time) Time {
 }
 
 // service is a window's service, in slot-ns.
-func (cl *class) service() Time { return Time(cl.spec.Window) * Time(cl.spec.Floor[Slots]) }
+func (cl *class) service() Time { return Time(cl.spec.Window) * Time(cl.entire[Slots]) }
 
 // call makes a class due when its debt is called, or ends that, and asks for a
 // tick at the next such moment.
@@ -129,8 +129,11 @@ func (c *Core) setFloors() {
 	over := Amount{}.sub(c.whole)
 	for k := range c.classes {
 		cl := &c.classes[k]
-		if cl.floor = cl.spec.Floor; cl.spec.Window > 0 {
-			cl.floor = c.dueFloor(cl, cl.used.add(c.atOthers(Class(k)).Used), cl.queue.n+c.atOthers(Class(k)).Waiting, cl.spec.Floor)
+		if cl.entire = cl.spec.Floor; c.knows() {
+			cl.entire = cl.entire.max(cl.spec.Whole)
+		}
+		if cl.floor = cl.entire; cl.spec.Window > 0 {
+			cl.floor = c.dueFloor(cl, cl.used.add(c.atOthers(Class(k)).Used), cl.queue.n+c.atOthers(Class(k)).Waiting, cl.entire)
 		}
 		over = over.add(cl.floor)
 	}
@@ -146,6 +149,9 @@ func (c *Core) setFloors() {
 		}
 	}
 	for k := range c.away.Classes {
+		if !c.knows() {
+			break
+		}
 		// What of it is the others' is not kept here.
 		cl, o := &c.classes[k], c.atOthers(Class(k))
 		if cl.floor = cl.floor.sub(o.Protected).max(Amount{}); cl.spec.Window > 0 {
@@ -159,7 +165,7 @@ func (c *Core) setFloors() {
 
 // ownDue is the part of a windowed floor that this core serves: what others do not.
 func (c *Core) ownDue(cl *class) Amount {
-	return c.dueFloor(cl, cl.used, cl.queue.n, cl.spec.Floor.sub(c.atOthers(cl.id).Protected).max(Amount{}))
+	return c.dueFloor(cl, cl.used, cl.queue.n, cl.entire.sub(c.atOthers(cl.id).Protected).max(Amount{}))
 }
 
 // dueFloor is the floor of a windowed class: nothing unless it is due, no more
