@@ -63,6 +63,7 @@ type life struct {
 	rev  uint64 // of its last grant
 	had  uint64 // revision in force at its last report
 	seen bool   // it has reported under its present lease
+	told bool   // its core knows of the others
 	at   Time   // of its last report
 
 	granted []Amount // by account, of the last grant
@@ -430,7 +431,7 @@ func (a *Allocator) report(r *Report) {
 		a.early[r.ID] = r
 		return
 	}
-	l.seq = r.Seq
+	l.seq, l.told = r.Seq, r.News != 0
 	l.seen, l.at, l.had = true, a.now, r.Rev
 	for i := range r.Engines {
 		e := &r.Engines[i]

@@ -294,12 +294,12 @@ func (a *Allocator) floorOf(i, k int) Amount {
 	t := &a.t
 	n := int64(len(t.lives))
 	c := &a.pool.Classes[k]
-	f := t.protected[i][k]
+	f := plus(t.protected[i][k], t.keeping[i][k])
 	if c.Windowed {
 		// It is owed as a whole, by whoever has work of the class.
 		return a.windowOf(i, k)
 	}
-	claims, mine := t.unused[k], over(part(c.Floor, n, int64(i)), t.protected[i][k])
+	claims, mine := t.unused[k], over(part(c.Floor, n, int64(i)), f)
 	for r := range claims {
 		if claims[r] > t.left[k][r] {
 			mine[r] = mine[r] * t.left[k][r] / claims[r]

@@ -43,9 +43,11 @@ type target struct {
 	unused    []Amount   // by class: of the guarantees of all replicas
 	now       [][]Amount // grants as they are to be, by account
 	took      []bool     // by life: something idle was taken
-	keep      []keeping  // by class: 5, over all replicas
+	common    []Amount   // by class: what is kept of it by those who are told of each other
+	keeping   [][]Amount // by class: 5
+	why       [][]string // by class: why so
 	loan      [][]Amount // by class and engine: what is used beyond floors
-	protected [][]Amount // by class: what of the floor is in use, wanted or kept
+	protected [][]Amount // by class: what of the floor is in use or wanted
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
 	cap       []Amount   // what is left, by account
 	idle      []Amount   // of it, what nobody uses or has been given here, by account
@@ -61,12 +63,6 @@ type target struct {
 	order     []int
 	amounts   []Amount
 	look      Time // when what waits for an end has waited enough, 0 if nothing does
-}
-
-// keeping is what is kept of a class's floor, and why.
-type keeping struct {
-	amount Amount
-	why    string
 }
 
 // asking is what a replica wants beyond what it has.
@@ -93,12 +89,15 @@ func part(whole Amount, n, i int64) (p Amount) {
 	return p
 }
 
-// share is one of n equal parts of what is kept.
+// share is one of n equal parts of what is kept, slots with their part of the KV tokens.
 func share(whole Amount, n, i int64) (p Amount) {
 	for r := range p {
 		if p[r] = whole[r] / n; i < whole[r]%n {
 			p[r]++
 		}
+	}
+	if whole[0] > 0 {
+		p[1] = whole[1] * p[0] / whole[0]
 	}
 	return p
 }
@@ -135,7 +134,8 @@ func (a *Allocator) aim() {
 	t.firm = grown(t.firm, n, m)
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
-	t.bars, t.keep, t.unused = grown(t.bars, n, nk), zeroed(t.keep, nk), zeroed(t.unused, nk)
+	t.bars, t.keeping, t.why = grown(t.bars, n, nk), grown(t.keeping, n, nk), grown(t.why, n, nk)
+	t.common, t.unused = zeroed(t.common, nk), zeroed(t.unused, nk)
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
 		t.asks[i].class = -1
@@ -198,7 +198,7 @@ func (a *Allocator) aim() {
 	for i := range t.must {
 		copy(t.want[i], t.must[i])
 		for k := range t.unused {
-			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, int64(n), int64(i)), t.protected[i][k]))
+			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, int64(n), int64(i)), plus(t.protected[i][k], t.keeping[i][k])))
 		}
 	}
 	a.rest()
@@ -381,41 +381,49 @@ func (a *Allocator) waitsWithin(k int) {
 	}
 }
 
-// keep is what is kept of class k's floor beyond what is used or wanted of it: what
-// the cores hold, which goes by how soon their class is expected back, by what it had
-// of late, and by whether its demand has fitted. Each core's is of all replicas, less
-// what the others use. Of a replica that has not been heard of for long nobody knows what
-// it wants, so that its part is kept whole.
-func (a *Allocator) keep(k int) (Amount, string) {
+// keep is what of class k's floor life i keeps beyond what it uses or wants, and why.
+//
+// It is what its core holds, which goes by how soon the class is expected back, by what
+// it had of late, and by whether its demand has fitted. A core that is told of the others
+// says so of all of them, less what they use: that is kept once, in equal parts, and it
+// finds it anywhere. Of one that is not, it is its own. Of a replica that has
+// not been heard of for long nobody knows what it wants, so that its part is kept whole.
+func (a *Allocator) keep(k, i int) (Amount, string) {
 	t, c := &a.t, &a.pool.Classes[k]
-	n := int64(len(t.lives))
-	var used, protected, hold, kept Amount
-	stale := false
-	for i, l := range t.lives {
-		used, protected = plus(used, l.classes[k].total), plus(protected, t.protected[i][k])
-		if !c.Windowed {
-			kept = plus(kept, part(c.Unlent, n, int64(i)))
-		}
+	l, n := t.lives[i], int64(len(t.lives))
+	at := &l.classes[k]
+	var own, unlent Amount
+	if !c.Windowed {
+		own, unlent = part(c.Floor, n, int64(i)), part(c.Unlent, n, int64(i))
 	}
-	for i, l := range t.lives {
-		at := &l.classes[k]
-		hold = most(hold, plus(at.hold, minus(used, at.total)))
-		if !c.Windowed && (!l.seen || a.now-l.at > Time(a.cfg.Stale)) {
-			stale, kept = true, plus(kept, over(part(c.Floor, n, int64(i)), part(c.Unlent, n, int64(i))))
-		}
-	}
-	why := "idle, lent"
 	switch {
 	case c.Windowed:
-		why = "owed over a window"
-	case stale:
-		why = "no recent report"
-	case least(hold, t.floors[k]) != (Amount{}):
-		why = "as the cores hold it"
-	case kept != (Amount{}):
-		why = "never lent"
+		return over(at.hold, t.protected[i][k]), "owed over a window"
+	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
+		return over(own, t.protected[i][k]), "no recent report"
+	case l.told:
+		return most(share(t.common[k], n, int64(i)), over(unlent, t.protected[i][k])), "as the cores hold it"
 	}
-	return least(over(most(hold, kept), protected), t.left[k]), why
+	var loans Amount
+	for _, v := range t.loan[i] {
+		loans = plus(loans, v)
+	}
+	return over(over(most(least(at.hold, c.Floor), unlent), t.protected[i][k]), loans), "as its core holds it"
+}
+
+// common is what is kept of class k by those who are told of each other.
+func (a *Allocator) common(k int) (all Amount) {
+	t := &a.t
+	var used, protected, hold Amount
+	for i, l := range t.lives {
+		used, protected = plus(used, l.classes[k].total), plus(protected, t.protected[i][k])
+	}
+	for _, l := range t.lives {
+		if at := &l.classes[k]; l.told {
+			hold = most(hold, plus(at.hold, minus(used, at.total)))
+		}
+	}
+	return over(hold, protected)
 }
 
 // lends is 4: what class k uses beyond its floor. Where not all have room, whoever
@@ -450,23 +458,23 @@ func (a *Allocator) lends(k int) {
 	}
 }
 
-// keeps is 5. It is spread evenly, and stays on engines where a replica has it already.
+// keeps is 5. It stays on engines where the replica has it already.
 func (a *Allocator) keeps(k int) {
 	t := &a.t
-	n := int64(len(t.lives))
-	whole, why := a.keep(k)
-	t.keep[k] = keeping{whole, why}
-	if whole == (Amount{}) {
-		return
+	t.common[k] = a.common(k)
+	t.amounts = zeroed(t.amounts, len(t.lives))
+	extra := t.amounts
+	for i := range t.lives {
+		extra[i], t.why[i][k] = a.keep(k, i)
 	}
+	t.split(extra, t.left[k])
 	for i, l := range t.lives {
-		extra := share(whole, n, int64(i))
+		if extra[i] == (Amount{}) {
+			continue
+		}
 		for pass := range 2 {
 			for e := range a.pool.Engines {
-				if extra == (Amount{}) {
-					break
-				}
-				give := least(extra, most(t.room(i, e), Amount{}))
+				give := least(extra[i], most(t.room(i, e), Amount{}))
 				if pass == 0 {
 					give = least(give, over(l.granted[e], t.use[i][e]))
 				}
@@ -478,7 +486,9 @@ func (a *Allocator) keeps(k int) {
 				if c := t.ceiling[k]; c >= 0 {
 					t.kept[i][c] = plus(t.kept[i][c], give)
 				}
-				extra = minus(extra, give)
+				t.keeping[i][k] = plus(t.keeping[i][k], give)
+				t.left[k] = over(t.left[k], give)
+				extra[i] = minus(extra[i], give)
 			}
 		}
 	}

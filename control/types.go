@@ -118,9 +118,11 @@ type Report struct {
 	Epoch uint64 `json:"epoch"`
 	Rev   uint64 `json:"revision"`
 	// GrantAge is for how long that grant has been in force.
-	GrantAge time.Duration  `json:"grant_age_ns"`
-	Engines  []EngineReport `json:"engines"`
-	Classes  []ClassReport  `json:"classes"`
+	GrantAge time.Duration `json:"grant_age_ns"`
+	// News is the number of those that the core was told last, 0 of none.
+	News    uint64         `json:"news,omitempty"`
+	Engines []EngineReport `json:"engines"`
+	Classes []ClassReport  `json:"classes"`
 	// Residual is for how long at most what it has admitted, or may admit, goes on.
 	Residual time.Duration `json:"residual_ns"`
 }

@@ -94,8 +94,9 @@ type member struct {
 	table  *admission.Table // in force
 	took   time.Duration    // when its grant was
 	seq    uint64
-	push   bool // the core wants its demand known now
-	dirty  bool // something may have changed since looked
+	news   uint64 // that it was told last
+	push   bool   // the core wants its demand known now
+	dirty  bool   // something may have changed since looked
 	looked time.Duration
 	last   *control.Report // sent
 	sent   time.Duration
@@ -257,6 +258,7 @@ func (r *runner) adopt(g *gate, grant *control.Grant) error {
 
 // tell tells a gateway of the others.
 func (r *runner) tell(g *gate, s *control.News) error {
+	g.member.news = s.Seq
 	return r.step(g, &admission.Event{Kind: admission.Told, Elsewhere: s.Elsewhere(r.arm.Table, g.member.id, admission.Time(r.now))})
 }
 
@@ -292,7 +294,7 @@ func (g *gate) demands(base *admission.Table, now time.Duration) *control.Report
 	m.seq++
 	var d admission.Demands
 	g.core.Demands(&d)
-	rep := &control.Report{Seq: m.seq}
+	rep := &control.Report{Seq: m.seq, News: m.news}
 	rep.Fill(base, &d)
 	m.holder.Report(rep)
 	rep.GrantAge = now - m.took
@@ -302,7 +304,7 @@ func (g *gate) demands(base *admission.Table, now time.Duration) *control.Report
 // same tells whether two reports say the same but for the time.
 func same(a, b *control.Report) bool {
 	still := func(r control.Report) control.Report {
-		r.Seq, r.GrantAge, r.Residual = 0, 0, 0
+		r.Seq, r.News, r.GrantAge, r.Residual = 0, 0, 0, 0
 		r.Engines, r.Classes = slices.Clone(r.Engines), slices.Clone(r.Classes)
 		for e := range r.Engines {
 			r.Engines[e].Ends, r.Engines[e].Speed = nil, admission.Speed{}
