@@ -23,6 +23,9 @@ type LeaderConfig struct {
 	Judge   control.Config
 	TTL     time.Duration // of the term's lease
 	Timeout time.Duration // of one write
+	// Repeat is after how long a status that has not changed is published again, so that
+	// who goes by it knows that it still is so; 0: it is not.
+	Repeat time.Duration
 	// Noted is called with each stage of a handoff; nil: it is not.
 	Noted   func(control.Handoff)
 	Log     *slog.Logger
@@ -99,8 +102,10 @@ type ruled struct {
 	mu sync.Mutex
 	// What is to be written for each life, and whether somebody is at it.
 	pending map[control.ID]*write
-	status  []byte // that was published
-	at      time.Time
+	status  []byte // that was published, without its number
+	number  uint64
+	looked  time.Time
+	told    time.Time
 }
 
 type write struct {
@@ -312,18 +317,27 @@ func (t *term) write(p *ruled, id control.ID, g *control.Grant) error {
 // publishEvery bounds how often people are told.
 const publishEvery = time.Second
 
-// publish writes what people may want to know, if that has changed.
+// publish writes what people and other replicas may want to know, if that has changed
+// or was written long ago.
 func (t *term) publish() {
 	for name, p := range t.pools {
-		if time.Since(p.at) < publishEvery {
+		now := time.Now()
+		if now.Sub(p.looked) < publishEvery {
 			continue
 		}
-		p.at = time.Now()
-		b, err := json.Marshal(p.Status())
-		if err != nil || string(b) == string(p.status) {
+		p.looked = now
+		s := p.Status()
+		b, err := json.Marshal(s)
+		again := t.leader.cfg.Repeat > 0 && now.Sub(p.told) >= t.leader.cfg.Repeat
+		if err != nil || !again && string(b) == string(p.status) {
 			continue
 		}
-		p.status = b
+		p.status, p.told = b, now
+		p.number++
+		s.Published = p.number
+		if b, err = json.Marshal(s); err != nil {
+			continue
+		}
 		t.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(t.ctx, t.leader.cfg.Timeout)
 			defer cancel()
