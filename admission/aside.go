@@ -8,6 +8,12 @@ package admission
 // there are others, and while there are none it is given what there is: a failing
 // engine is better than no engine, and an error of its own better than a guess.
 //
+// An answer of which a part is kept is not ended by an engine that is busy or can't be
+// reached: where no other can go on with it, it leaves the one alone for as long as that
+// asks for, or for a time that doubles, and is tried there again, maxAvoids times. So is
+// a piece of a prompt that an engine had no room for. Meanwhile it is in nobody's way. An
+// engine that has failed it is another matter, and where there is no other the end.
+//
 // What a request does to an engine must not take the engine from others. Whoever
 // sends what no engine can bear fails once on each of a few engines, and a token for
 // anybody between two failures starts the count again.
@@ -38,8 +44,11 @@ func (c *Core) apart() bool {
 	return false
 }
 
-// keptFrom are the engines that are not given a request.
-func (q *request) keptFrom() uint64 { return q.barred | q.failed }
+// unfit are the engines that are not given a request.
+func (q *request) unfit() uint64 { return q.barred | q.failed }
+
+// keptFrom are those that are not given it now.
+func (q *request) keptFrom() uint64 { return q.unfit() | q.avoids }
 
 // probing tells that an engine is being tried with one request, and gets no other
 // until that has a token.
@@ -76,6 +85,41 @@ func (c *Core) retake(en *engine) {
 	c.reckon()
 }
 
+// avoid has a request leave the engine that failed it alone, and all that have failed
+// it before.
+func (c *Core) avoid(q *request, failed *engine, retry Time) {
+	wait := retry
+	if wait <= 0 || q.avoided > 0 {
+		wait = max(wait, firstAside<<min(q.avoided, 5))
+	}
+	q.avoids, q.failed = q.failed|1<<failed.id, 0
+	q.avoidsUntil = c.now + min(wait, maxAside)
+	q.avoided++
+	c.avoiding++
+	c.wake(q.avoidsUntil)
+}
+
+// avoidNoMore ends that for those whose time has come, and asks for the others' ticks.
+func (c *Core) avoidNoMore() {
+	if c.avoiding == 0 {
+		return
+	}
+	c.avoiding = 0
+	for k := range c.classes {
+		for i := c.classes[k].queue.longest; i != none; i = c.requests[i].later {
+			q := &c.requests[i]
+			switch {
+			case q.avoids == 0:
+			case q.avoidsUntil <= c.now:
+				q.avoids = 0
+			default:
+				c.avoiding++
+				c.wake(q.avoidsUntil)
+			}
+		}
+	}
+}
+
 // elsewhere tells whether a request that an engine has failed may run on another now
 // or soon, and keeps it from the one.
 func (c *Core) elsewhere(cl *class, failed *engine, q *request) bool {
@@ -95,7 +139,7 @@ func (c *Core) forgiven() {
 	for k := range c.classes {
 		for i := c.classes[k].queue.longest; i != none; i = c.requests[i].later {
 			q := &c.requests[i]
-			if q.failed != 0 && c.allDown(q.barred|q.failed) {
+			if q.failed != 0 && c.allDown(q.unfit()) {
 				q.failed = 0
 			}
 		}

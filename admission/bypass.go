@@ -36,7 +36,7 @@ func (c *Core) anywhere(cl *class, q *request) (best fitting) {
 	works := false
 	for e := range c.engines {
 		en := &c.engines[e]
-		if !en.ready() {
+		if !en.ready() || q.avoids&(1<<en.id) != 0 {
 			continue
 		}
 		if why, _, _ := en.misfit(cl, q); why != CauseNone {

@@ -36,7 +36,7 @@ func (s *ClassSpec) idleHold() Amount {
 func (c *Core) use(k Class, en *engine, delta Amount) {
 	c.accrue(&c.classes[k])
 	if c.share.on {
-		c.falls(&c.classes[k], en, delta)
+		c.moves(&c.classes[k], en, delta)
 	}
 	en.used = en.used.add(delta)
 	en.ledger.set(c.now, en.used)
@@ -139,7 +139,7 @@ func (c *Core) feasible(cl *class, q *request) (why Cause, want, allowed int64) 
 	why = CauseUnavailable
 	for e := range c.engines {
 		en := &c.engines[e]
-		if en.spec.Closed || q.keptFrom()&(1<<e) != 0 {
+		if en.spec.Closed || q.unfit()&(1<<e) != 0 {
 			continue
 		}
 		switch w, n, most := en.misfit(cl, q); {
@@ -160,7 +160,7 @@ func (en *engine) misfit(cl *class, q *request) (why Cause, want, allowed int64)
 	most := cl.most.min(Of(en.spec.Slots, en.spec.KV))
 	least := int64(q.prompt) + int64(q.kept) + 1
 	switch tokens := kv.RoundUp(least, en.spec.Block) * int64(q.n); {
-	case q.keptFrom()&(1<<en.id) != 0:
+	case q.unfit()&(1<<en.id) != 0:
 		return CauseUnavailable, 0, 0
 	case least > en.contextLimit():
 		return CauseContext, least, en.contextLimit()
@@ -254,7 +254,7 @@ func (c *Core) fit(cl *class, q *request) fitting {
 // fitOn evaluates them on one engine; ok is false if it could not run the
 // request.
 func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
-	if !en.counts || c.probing(en) {
+	if !en.counts || c.probing(en) || q.avoids&(1<<en.id) != 0 {
 		return f, false
 	}
 	if why, _, _ := en.misfit(cl, q); why != CauseNone {

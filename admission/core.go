@@ -15,14 +15,15 @@ type Core struct {
 	rev  uint64
 	seq  uint64
 
-	classes []class
-	engines []engine
-	drain   bool
-	drained bool
-	pause   bool
-	callIn  bool
-	bypass  bool
-	working int // engines that count
+	classes  []class
+	engines  []engine
+	drain    bool
+	drained  bool
+	pause    bool
+	callIn   bool
+	bypass   bool
+	working  int // engines that count
+	avoiding int // requests that leave engines alone, and wait; rather too many
 
 	share    share
 	whole    Amount // of all open engines, ready or not
@@ -155,6 +156,9 @@ type request struct {
 	home        Engine // where they are cached
 	barred      uint64 // engines that can't run it
 	failed      uint64 // engines that have failed it
+	avoids      uint64 // engines that it leaves alone ...
+	avoidsUntil Time   // ... until then
+	avoided     uint8  // how often it has
 	session     uint32
 	kept        int32 // tokens of output from earlier attempts
 	out         int32
@@ -227,8 +231,13 @@ const (
 
 const none = int32(-1)
 
-// maxTries bounds how often an attempt that an engine never touched is repeated.
-const maxTries = 3
+const (
+	// maxTries bounds how often an attempt that an engine never touched is repeated.
+	maxTries = 3
+	// maxAvoids bounds how often a request leaves an engine alone for a time, some two
+	// minutes in all where the engine does not say for how long.
+	maxAvoids = 8
+)
 
 // New returns a core for at most capacity requests at a time, waiting and
 // running. It panics on a table that does not validate: a driver validates
@@ -255,7 +264,12 @@ func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
 	case Offer:
 		c.offer(ev)
 	case Cancel:
-		c.cancel(ev.ID)
+		c.cancel(ev)
+	case Bar:
+		// Whoever is now let in waits for what comes next, a table or a sample.
+		if i := c.request(ev.ID); i != none {
+			c.requests[i].barred = ev.Barred
+		}
 	case Scheduled:
 		c.scheduled(ev)
 	case Progress:
@@ -360,6 +374,7 @@ func (c *Core) retime() {
 			c.wake(en.aside)
 		}
 	}
+	c.avoidNoMore()
 	if c.ghosts > 0 {
 		for i := range c.holds {
 			if h := &c.holds[i]; h.state == holdGhost {
@@ -391,6 +406,9 @@ func (c *Core) apply(t *Table) {
 		}
 		if en := &c.engines[e]; en.spec.GaugeAge != spec.GaugeAge {
 			en.ledger.init(Time(min(spec.GaugeAge, maxDuration))+sampleTime, c.now)
+		}
+		if c.engines[e].spec.Closed && !spec.Closed {
+			c.emptied(Engine(e)) // it has been away
 		}
 		c.engines[e].adopt(spec)
 	}
@@ -428,14 +446,16 @@ func (c *Core) apply(t *Table) {
 	c.pump()
 }
 
-// review refuses what waits and, under a new table, has nothing to wait for.
+// review refuses what waits and, under a new table, has nothing to wait for. What no
+// open engine can run waits for one that can: where an engine is replaced, the new one
+// says later what it is. That none will come is the driver's to know.
 func (c *Core) review(k Class) {
 	cl := &c.classes[k]
 	for i := cl.queue.longest; i != none; {
 		next := c.requests[i].later
 		if (c.drain || cl.spec.Closed) && !c.requests[i].interrupted {
 			c.reject(i, CauseDraining, 0, 0)
-		} else if why, want, allowed := c.feasible(cl, &c.requests[i]); why != CauseNone {
+		} else if why, want, allowed := c.feasible(cl, &c.requests[i]); why != CauseNone && why != CauseUnavailable {
 			c.reject(i, why, want, allowed)
 		}
 		i = next
@@ -580,20 +600,21 @@ func (c *Core) offer(ev *Event) {
 	}
 }
 
-func (c *Core) cancel(id ID) {
-	slot := id.Slot()
-	if int(slot) >= len(c.requests) {
+// cancel takes a waiting request out.
+func (c *Core) cancel(ev *Event) {
+	slot := c.request(ev.ID)
+	if slot == none || c.requests[slot].state != stateQueued {
 		return
 	}
-	q := &c.requests[slot]
-	if q.state != stateQueued || q.gen != uint32(id>>32) {
-		return
+	k := c.requests[slot].class
+	stirs := c.classes[k].queue.head == slot || c.classes[k].queue.pass.open
+	if ev.Cause != CauseNone {
+		c.reject(slot, ev.Cause, 0, 0)
+	} else {
+		c.classes[k].counts.Done[CauseClientGone]++
+		c.unqueue(slot)
+		c.finish(slot, 0, CauseClientGone)
 	}
-	k := q.class
-	stirs := c.classes[k].queue.head == int32(slot) || c.classes[k].queue.pass.open
-	c.classes[k].counts.Done[CauseClientGone]++
-	c.unqueue(int32(slot))
-	c.finish(int32(slot), 0, CauseClientGone)
 	if stirs {
 		c.pump()
 	}
@@ -658,38 +679,35 @@ func (c *Core) ended(ev *Event) {
 	c.charge(q, h.prompt, h.out)
 	q.hold = none
 	again := ev.Flags&(FlagDelivered|FlagKept) != FlagDelivered
-	unsplit := h.piece > 0 && ev.Cause == CauseFailed && ev.Flags&FlagUnsplit != 0
+	failedPiece := h.piece > 0 && ev.Cause == CauseFailed
+	unsplit := failedPiece && (ev.Flags&FlagUnsplit != 0 || q.avoided >= maxAvoids)
 	q.unsplit = q.unsplit || unsplit
-	onward := ev.Cause == CauseReclaimed || warmed || unsplit
+	onward := ev.Cause == CauseReclaimed || warmed || failedPiece
+	kept := ev.Flags&FlagKept != 0
 	// What is kept of an answer is not given up for a wait or a table.
-	q.interrupted = q.interrupted || onward || ev.Flags&FlagKept != 0
+	q.interrupted = q.interrupted || onward || kept
 	switch {
-	case h.piece == 0 && ev.Flags&FlagKept != 0:
+	case h.piece == 0 && kept:
 		// What goes on is measured by what the engine said, not by the estimate.
 		q.prompt = max(h.prompt-q.kept, 1)
 		q.kept += h.out / h.n
 	case warmed:
 		q.cached, q.home = h.piece, h.engine
+	case failedPiece && !unsplit:
+		c.avoid(q, en, ev.Retry)
 	}
 	// What the core itself has interrupted or split goes on, whatever comes; what
 	// failed is tried again where the engine did nothing for it.
 	if again && !onward {
-		again = (!c.drain || ev.Flags&FlagKept != 0) && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
+		again = (!c.drain || kept) && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
 	}
 	if again && !onward {
-		moves := ev.Flags&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], en, q)
-		again = q.tries < maxTries && (moves || ev.Flags&(FlagElsewhere|FlagUntouched) == FlagUntouched)
-		q.tries++
-		if ev.Flags&(FlagElsewhere|FlagReleased) == FlagElsewhere {
-			// A connection broke, perhaps because the request is the death of
-			// engines: it gets one more.
-			q.tries = maxTries
-		}
+		again = c.retries(ev, q, en)
 	}
 	if again {
 		// The table may have changed while it ran.
 		why, _, _ := c.feasible(&c.classes[q.class], q)
-		again = why == CauseNone
+		again = why == CauseNone || why == CauseUnavailable // see review
 	}
 	if again {
 		q.waits = c.now
@@ -711,6 +729,29 @@ func (c *Core) ended(ev *Event) {
 	if c.waiting != 0 {
 		c.pump()
 	}
+}
+
+// retries tells whether a request that an engine has failed is tried again, elsewhere
+// or later.
+func (c *Core) retries(ev *Event, q *request, failed *engine) bool {
+	says := ev.Flags & (FlagElsewhere | FlagUntouched)
+	moves := says&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], failed, q)
+	later := says == FlagElsewhere && ev.Flags&FlagBusy != 0 || says == FlagUntouched
+	if later && !moves && ev.Flags&FlagKept != 0 {
+		if q.avoided >= maxAvoids {
+			return false
+		}
+		c.avoid(q, failed, ev.Retry)
+		return true
+	}
+	again := (moves || says == FlagUntouched) && q.tries < maxTries
+	q.tries++
+	if ev.Flags&(FlagElsewhere|FlagReleased) == FlagElsewhere {
+		// A connection broke, perhaps because the request is the death of
+		// engines: it gets one more.
+		q.tries = maxTries
+	}
+	return again
 }
 
 func (c *Core) released(id Hold) {
@@ -737,6 +778,15 @@ func (c *Core) find(id Hold) int32 {
 		return none
 	}
 	return int32(i)
+}
+
+// request returns the slot of a request, none if it is gone.
+func (c *Core) request(id ID) int32 {
+	slot := id.Slot()
+	if int(slot) >= len(c.requests) || c.requests[slot].state == stateFree || c.requests[slot].gen != uint32(id>>32) {
+		return none
+	}
+	return int32(slot)
 }
 
 func (c *Core) requestID(slot int32) ID { return MakeID(c.requests[slot].gen, uint32(slot)) }

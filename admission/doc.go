@@ -22,7 +22,8 @@
 // (reclaim.go), who is served next (fair.go, late.go), how long a wait will be
 // (forecast.go), and what all of it goes by: times (timing.go) and lengths
 // (lengths.go) that are learned from what passes through. shadow.go observes
-// without enforcing.
+// without enforcing. Where several cores use the same engines, each has a share
+// (share.go).
 //
 // # Shape
 //
@@ -55,6 +56,9 @@
 //     used + r + foreign <= E (+ the engine's boundary, for slots), and
 //  2. over the pool, used_c + r <= hold_c, or the sum over k of
 //     max(used_k, hold_k) after the admission + foreign <= E.
+//
+// What of a shared engine is for other cores counts as foreign there, and as if the
+// ceiling of a class were lower where that is shared.
 //
 // The first branch of condition 2 is narrowed by one term: what is never lent of
 // the other classes, and idle, must stay free (the sum over k of max(used_k, U_k)

@@ -292,7 +292,8 @@ func (c *Core) front(cl *class) (first [foremost]int32, n int) {
 // Who may pass is looked for among the tenants that come next, foremost of them:
 // the first request of each, and of the head's own tenant as many. A tenant whose
 // counter is ahead of the head's by more than the head's own work does not pass:
-// by reservations that end early it would get ahead without bound. No loan passes
+// by reservations that end early it would get ahead without bound. (A head that waits
+// for an engine, and not for room, would get nothing by that.) No loan passes
 // a head that waits within its floor, of any class.
 //
 // A head that was passed stays the head until it is admitted or gone, or each
@@ -348,7 +349,7 @@ func (c *Core) passer(k Class, head *fitting, borrow bool) (int32, fitting) {
 	reach := c.reach(cl, head)
 	lines, n := c.front(cl)
 	for _, i := range lines[:n] {
-		if c.lines[i].counter > reach {
+		if c.lines[i].counter > reach && head.refusal != refusedEngine {
 			break
 		}
 		slot := c.lines[i].head

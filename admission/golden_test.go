@@ -20,10 +20,11 @@ import (
 //	                      a table, one class or engine a line (see parseTable); the first builds the core
 //	offer CLASS id=N prompt=T [out=T] [n=N] [tenant=N] [session=N] [cached=T [home=ENGINE]] [whole] [unsplit]
 //		[ttft=DURATION] [tpot=DURATION]
-//	cancel id=N
+//	cancel id=N [unavailable]
+//	bar id=N [barred=ENGINE]
 //	scheduled id=N [cached=T]
 //	progress id=N out=T [prompt=T]
-//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched] [kept] [unsplit]
+//	end id=N [out=T] [cause=finished] [released] [delivered] [untouched] [kept] [unsplit] [elsewhere [busy]] [retry=DURATION]
 //	release id=N          of the last hold that request N had
 //	observe ENGINE running=N kv=T [progress=N] [preemptions=N] [state=down]
 //	repeat n=N out=T      N requests of the first class that end after T tokens each
@@ -138,14 +139,26 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		return s.step(ev)
 	case "cancel":
-		return s.step(&Event{Kind: Cancel, ID: id})
+		ev := &Event{Kind: Cancel, ID: id}
+		if d.HasArg("unavailable") {
+			ev.Cause = CauseUnavailable
+		}
+		return s.step(ev)
+	case "bar":
+		ev := &Event{Kind: Bar, ID: id}
+		if d.HasArg("barred") {
+			var name string
+			d.ScanArgs(t, "barred", &name)
+			ev.Barred = 1 << engine(name)
+		}
+		return s.step(ev)
 	case "scheduled":
 		return s.step(&Event{Kind: Scheduled, Hold: s.holds[id], Cached: int32(num("cached", 0))})
 	case "progress":
 		return s.step(&Event{Kind: Progress, Hold: s.holds[id], Out: int32(num("out", 0)), Prompt: int32(num("prompt", 0))})
 	case "end":
 		ev := &Event{Kind: Ended, Hold: s.holds[id], Out: int32(num("out", 0)), Cause: CauseFinished}
-		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept, "unsplit": FlagUnsplit, "elsewhere": FlagElsewhere} {
+		for flag, v := range map[string]uint8{"released": FlagReleased, "delivered": FlagDelivered, "untouched": FlagUntouched, "kept": FlagKept, "unsplit": FlagUnsplit, "elsewhere": FlagElsewhere, "busy": FlagBusy} {
 			if d.HasArg(flag) {
 				ev.Flags |= v
 			}

@@ -72,6 +72,7 @@ func (c *Core) sample(e Engine, en *engine, g *Gauge) {
 		}
 		last.preemptions = g.Preemptions
 		en.untrue = 0
+		c.emptied(e)
 	}
 	now := gauge{seen: true, progress: g.Progress, moved: last.moved, preemptions: g.Preemptions}
 	if !last.seen || g.Progress != last.progress || g.Progress < 0 {
@@ -131,10 +132,20 @@ func (c *Core) setState(e Engine, s State) {
 	en.state = s
 	if s == Ready {
 		en.aside = 0 // it has been away, and may be another
+		c.emptied(e)
 	}
 	c.reckon()
 	if s == Down {
 		c.forgiven()
+	}
+}
+
+// emptied notes that nothing is known to be in an engine's cache any more.
+func (c *Core) emptied(e Engine) {
+	for i := range c.requests {
+		if q := &c.requests[i]; q.home == e {
+			q.cached = 0
+		}
 	}
 }
 

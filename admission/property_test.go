@@ -43,6 +43,9 @@ type world struct {
 	warm     map[uint32]warmth
 	untrue   []int // reclaims in a row that each engine did not confirm
 	bursts   []burst
+	lease    lease
+	heard    []heard // of each class, when it was last said to be looked at
+	demands  Demands
 	wanted   [MaxClasses]bool // requests of the class have had a limit of their own
 }
 
@@ -97,6 +100,8 @@ type sample struct {
 func newWorld(t *rapid.T) *world {
 	w := &world{t: t, holds: map[Hold]*entry{}, settled: map[uint64]bool{}, closed: map[uint64]bool{}, opened: map[ID]uint64{}, passed: map[ID]int64{}, warm: map[uint32]warmth{}}
 	w.table = drawTable(t, &Table{})
+	drawShares(t, w.table, 0)
+	w.lease.take(w.table, 0)
 	w.core, w.twin = New(w.table, worldSlots), New(w.table, worldSlots)
 	w.history = make([][]sample, len(w.table.Classes))
 	w.debt, w.untrue = make([]Time, len(w.table.Classes)), make([]int, len(w.table.Engines))
@@ -186,6 +191,7 @@ func (w *world) apply(ev *Event) {
 	if ev.Kind == Offer {
 		chance, _ = w.core.Chance(w.now, ev, nil)
 	}
+	w.lease.pass(ev, w.now)
 	fx := w.core.Step(w.now, ev, nil)
 	w.comesTrue(chance, ev, fx)
 	if diff := cmp.Diff(fx, w.twin.Step(w.now, ev, nil)); diff != "" {
@@ -199,6 +205,7 @@ func (w *world) apply(ev *Event) {
 	}
 	after := w.core.Snapshot()
 	w.check(before, after, ev, fx)
+	w.checkTold(before, after, ev, fx)
 	w.checkTimers(after)
 }
 
@@ -427,8 +434,8 @@ func (w *world) overtake(e *Effect, before *Snapshot) {
 	if head == nil || w.tenant[head.ID.Slot()] != e.Tenant || w.order[head.ID.Slot()] > w.order[e.ID.Slot()] {
 		w.t.Fatalf("request %d overtook one of its tenant that was not the head:\n%v", e.ID, before)
 	}
-	if w.core.requests[head.ID.Slot()].barred&(1<<e.Engine) != 0 {
-		return // nor is it in anybody's way on an engine that can't run it
+	if w.core.requests[head.ID.Slot()].keptFrom()&(1<<e.Engine) != 0 {
+		return // nor is it in anybody's way on an engine that is not given it
 	}
 	if head.Wants == (AmountView{}) {
 		return // the head waits for an engine that takes no work
@@ -448,7 +455,7 @@ func (w *world) works(slot uint32) bool {
 	q := &w.core.requests[slot]
 	for e := range w.core.engines {
 		en := &w.core.engines[e]
-		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() {
+		if why, _, _ := en.misfit(&w.core.classes[q.class], q); why == CauseNone && en.ready() && q.avoids&(1<<e) == 0 {
 			return true
 		}
 	}
@@ -587,7 +594,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"end": func(t *rapid.T) {
 			if id, h := w.hold(false); h != nil {
 				w.end(id, &Event{
-					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 63).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
+					Out: tokens(t, "out", 300), Flags: uint8(rapid.IntRange(0, 127).Draw(t, "flags")), Retry: rapid.SampledFrom([]Time{0, 0, -1, 1, Time(time.Second), Never}).Draw(t, "retry"),
 					Cause: rapid.SampledFrom([]Cause{CauseFinished, CauseFailed, CauseClientGone, CauseTimeout, CauseReclaimed, CauseUnreachable}).Draw(t, "cause"),
 				})
 			}
@@ -610,6 +617,11 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}})
 		},
 		"tick": func(*rapid.T) { w.step(&Event{Kind: Tick}) },
+		"renew": func(t *rapid.T) {
+			if w.table.Until != 0 {
+				w.step(&Event{Kind: Renew, Until: w.now + Time(rapid.IntRange(-2, 6).Draw(t, "until"))*1e9})
+			}
+		},
 		"table": func(t *rapid.T) {
 			if rapid.IntRange(0, 3).Draw(t, "seldom") > 0 {
 				return
@@ -617,6 +629,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			tab := drawTable(t, w.table)
 			w.step(&Event{Kind: Tick})
 			w.now++ // so that the last step and this one are not of one moment
+			drawShares(t, tab, w.now)
 			for k := range tab.Classes {
 				if k == len(w.history) {
 					w.history = append(w.history, nil)
@@ -631,6 +644,9 @@ func (w *world) actions() map[string]func(*rapid.T) {
 				w.debt = append(w.debt, 0)
 			}
 			w.table, w.untrue, w.bursts = tab, make([]int, len(tab.Engines)), nil
+			for _, h := range w.holds {
+				h.recall = 0 // what is a loan is decided anew
+			}
 			w.apply(&Event{Kind: Apply, Table: tab})
 			for k, v := range w.core.Snapshot().Classes {
 				w.debt[k] = v.Owed

@@ -98,7 +98,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 			if f.within && cl.recall.open {
 				c.stay(cl, &f)
 			}
-			if f.refusal == refusedShare {
+			if f.refusal == refusedShare || f.refusal == refusedCeiling && !f.amount.within(cl.ceiling) {
 				c.share.beyond |= bit(k)
 			}
 			if next, g := c.passer(k, &f, borrow); next != none {

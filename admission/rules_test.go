@@ -150,6 +150,7 @@ func (w *world) check(before, after *Snapshot, ev *Event, fx []Effect) {
 		}
 		foreign = foreign.add(of(v.Foreign))
 	}
+	foreign = foreign.add(w.checkShares(after))
 	if due {
 		floors = nil // they move within the step
 	}
@@ -181,6 +182,7 @@ func (w *world) checkStep(after *Snapshot, fx []Effect, all *load, floors []Amou
 			all.leave(h, Amount{}.sub(h.amount))
 		}
 	}
+	w.checkGivenBack(after, fx, all, floors)
 	for i := 0; i < len(fx); i++ {
 		e := &fx[i]
 		if e.Op == Reclaim && e.For == 0 {
@@ -208,8 +210,8 @@ func (w *world) checkStep(after *Snapshot, fx []Effect, all *load, floors []Amou
 			all.add(h, h.amount)
 			continue
 		}
-		if !used.within(w.table.Classes[e.Class].Ceiling) {
-			t.Fatalf("condition 1: class %d uses %v, ceiling %v", e.Class, used, w.table.Classes[e.Class].Ceiling)
+		if !used.within(w.ceiling(e.Class)) {
+			t.Fatalf("condition 1: class %d uses %v, ceiling %v", e.Class, used, w.ceiling(e.Class))
 		}
 		if within := floors != nil && used.within(floors[e.Class]); floors != nil && e.Loan == within {
 			t.Fatalf("loan %v: class %d comes to use %v of %v", e.Loan, e.Class, used, floors)
@@ -248,13 +250,13 @@ func (w *world) room(s *Snapshot, all *load, k Class, e Engine, amount Amount, w
 		here = here.sub(h.amount)
 	}
 	limit := Of(spec.Slots, spec.KV)
-	if within || spec.Ordered {
+	if (within || spec.Ordered) && !spec.Shared {
 		limit[Slots] += spec.Boundary
 	}
 	if here != (Amount{}) {
 		limit[KV] -= s.Engines[e].Slack
 	}
-	if !here.add(amount).add(of(s.Engines[e].Foreign)).within(limit) {
+	if !here.add(amount).add(of(s.Engines[e].Foreign)).add(w.withheld(e)).within(limit) {
 		return false
 	}
 	own := all.class[k].add(amount)
@@ -362,7 +364,7 @@ func (w *world) checkCallIn(after *Snapshot, fx []Effect, i int, all *load, floo
 		}
 	}
 	switch {
-	case !w.table.Pause, !w.table.CallIn, w.table.Bypass:
+	case (!w.table.Pause || !w.table.CallIn) && w.excess(all, h) == [2]Amount{}, w.table.Bypass:
 		w.t.Fatalf("a loan is ended for nobody:\n%+v\n%v", fx, after)
 	case floors != nil && left.within(floors[h.class]):
 		w.t.Fatalf("a loan is called in, though its class has %v of %v that it is owed:\n%+v\n%v", left, floors, fx, after)
@@ -401,7 +403,7 @@ func (w *world) checkWaits(after *Snapshot, fx []Effect) {
 	for k := range c.classes {
 		if cl := &c.classes[k]; cl.queue.head != none {
 			f := c.fit(cl, &c.requests[cl.queue.head])
-			inFloor = inFloor || !f.ok && f.within
+			inFloor = inFloor || !f.ok && f.within && f.refusal != refusedShare && f.refusal != refusedCeiling
 		}
 	}
 	for k := range c.classes {
@@ -409,7 +411,7 @@ func (w *world) checkWaits(after *Snapshot, fx []Effect) {
 		if cl.queue.head == none {
 			continue
 		}
-		if why, _, _ := c.feasible(cl, &c.requests[cl.queue.head]); why != CauseNone {
+		if why, _, _ := c.feasible(cl, &c.requests[cl.queue.head]); why != CauseNone && why != CauseUnavailable {
 			w.t.Fatalf("class %d: the head can never start (%v) and waits\n%v", k, why, after)
 		}
 		// What the guard allows depends on the time.

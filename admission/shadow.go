@@ -134,6 +134,8 @@ func (s *Shadow) Step(now Time, ev *Event, fx []Effect) []Effect {
 	case Offer:
 		s.offer(ev)
 	case Cancel: // nothing waits
+	case Bar:
+		s.drive(ev)
 	case Ended:
 		s.ended(ev)
 	case Released:

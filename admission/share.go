@@ -158,8 +158,9 @@ func (cl *class) excess(used Amount) (over Amount) {
 	return over
 }
 
-// falls notes that what is used beyond a share becomes less.
-func (c *Core) falls(cl *class, en *engine, delta Amount) {
+// moves notes that what is used moves, and whether it becomes less beyond a share.
+func (c *Core) moves(cl *class, en *engine, delta Amount) {
+	c.share.stirred = true
 	over := en.excess(en.used).max(cl.excess(cl.used))
 	for r := range NumResources {
 		c.share.fell = c.share.fell || delta[r] < 0 && over[r] > 0
@@ -262,29 +263,22 @@ func (c *Core) tell() {
 }
 
 // isShort tells whether a class's head waits for a larger share and for nothing else
-// that could take long: it would have room if nothing were withheld, and none will
-// come of what is on its way out.
+// that could take long: there is no room on any engine that works, none will come of
+// what is on its way out, and there would be if nothing were withheld. What the guard
+// says goes by the time; it has its say when there is room.
 func (c *Core) isShort(cl *class) bool {
 	q := &c.requests[cl.queue.head]
-	switch c.fit(cl, q).refusal {
-	case refusedShare, refusedCeiling, refusedFull, refusedHeld:
-	default:
-		return false
-	}
 	for e := range c.engines {
-		if after, amount, ok := c.demand(cl, &c.engines[e], q); ok {
-			if o := c.look(cl, &c.engines[e]); o.fits(cl, after, amount) {
+		en := &c.engines[e]
+		if f, ok := c.fitOn(cl, en, q); ok && f.roomy() {
+			return false
+		}
+		if after, amount, ok := c.demand(cl, en, q); ok {
+			if o := c.look(cl, en); o.fits(cl, after, amount) {
 				return false
 			}
 		}
 	}
-	// The guard goes by the time, and has its say when there is room.
-	r := c.fitWhole(cl, q).refusal
-	return r == refusedNone || r == refusedStall
-}
-
-// fitWhole is fit if nothing were withheld.
-func (c *Core) fitWhole(cl *class, q *request) fitting {
 	foreign, ceiling := c.foreign, cl.ceiling
 	for e := range c.engines {
 		if en := &c.engines[e]; en.spec.Shared {
@@ -292,14 +286,27 @@ func (c *Core) fitWhole(cl *class, q *request) fitting {
 		}
 	}
 	cl.ceiling = cl.spec.Ceiling
-	f := c.fit(cl, q)
+	short := false
+	for e := range c.engines {
+		f, ok := c.fitOn(cl, &c.engines[e], q)
+		short = short || ok && (f.ok || f.refusal == refusedStall)
+	}
 	c.foreign, cl.ceiling = foreign, ceiling
 	for e := range c.engines {
 		if en := &c.engines[e]; en.spec.Shared && en.counts {
 			en.foreign = c.withheld(en)
 		}
 	}
-	return f
+	return short
+}
+
+// roomy tells that an engine has room for a request, whatever else is in its way there.
+func (f *fitting) roomy() bool {
+	switch f.refusal {
+	case refusedNone, refusedWhole, refusedStall, refusedPaired:
+		return true
+	}
+	return false
 }
 
 // Demands is what a core has and wants, for who hands out the shares.

@@ -93,7 +93,8 @@ type Kind uint8
 
 const (
 	Offer     Kind = 1 + iota // a request asks to be admitted: ID, Class, Tenant, Prompt, Out, N, Flags
-	Cancel                    // a waiting request's client is gone: ID
+	Cancel                    // a waiting request's client is gone, or, with a Cause, nothing can serve it any more: ID
+	Bar                       // others are the engines now that can't run a request: ID, Barred
 	Scheduled                 // the engine has begun with a hold: Hold, Cached
 	Progress                  // a hold has produced tokens: Hold, Out, and Prompt once the engine has said it
 	Ended                     // a hold's attempt is over: Hold, Out, Flags, Cause
@@ -137,6 +138,10 @@ const (
 // the request takes.
 const FlagElsewhere = 1 << 5
 
+// FlagBusy, of an Ended with FlagElsewhere: the engine had no room, or is not ready yet,
+// so that it may do later what it has not done now.
+const FlagBusy = 1 << 6
+
 // Event is what the driver reports. It is flat, so that a ring of recent events
 // is a flight recorder that can be replayed.
 type Event struct {
@@ -153,8 +158,8 @@ type Event struct {
 	// Session is the driver's number for the session of an Offer, whose requests
 	// share a growing prefix; 0 is none.
 	Session uint32
-	// Barred are the engines that can't run an Offer whatever room they have, a bit
-	// each by index: they have not got its model.
+	// Barred are the engines that can't run a request, of an Offer or a Bar, whatever
+	// room they have, a bit each by index: they have not got its model.
 	Barred uint64
 	// First and Token are limits that an Offer has of its own, on the time to its first
 	// token and on that per output token; 0 is its class's. See own.go.

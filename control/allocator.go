@@ -328,7 +328,8 @@ func (a *Allocator) load(g *Grant) {
 		}
 	}
 	l.granted = slices.Clone(now)
-	l.owed = []owed{{lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
+	// What was before it is over with the acknowledgement of this one, and not sooner.
+	l.owed = []owed{{epoch: g.Epoch, rev: g.Rev - 1, lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
 	a.bind(l)
 	// Whether it still has its lease the members tell.
 	l.live, l.gone, l.until = false, a.now, a.now+Time(a.cfg.Residual)
@@ -619,7 +620,13 @@ func (a *Allocator) survival(l *life, n int) Amount {
 		return Amount{}
 	}
 	if c := &a.accounts[n]; c.engine < 0 {
-		return least(a.pool.Survival, c.total)
+		// Of a ceiling there may not be as much for each, or not enough to be of use.
+		n := int64(a.pool.Replicas)
+		each := Amount{c.total[0] / n, c.total[1] / n}
+		if !within(Amount{1, a.pool.Unit[1]}, each) {
+			return Amount{}
+		}
+		return least(a.pool.Survival, each)
 	}
 	return a.pool.Survival
 }

@@ -147,10 +147,18 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 		return cmp.Compare(b2i(t.asks[y].urgent), b2i(t.asks[x].urgent))
 	})
 	for c := range a.accounts {
-		free := most(a.free(c), Amount{})
+		left := a.free(c)
+		free := most(left, Amount{})
 		short := false
 		give := func(i int, up Amount) {
 			l := t.lives[i]
+			for r := range left {
+				if left[r] < 0 {
+					// A leader that took over counts bounds that were over before others
+					// were given what they left. Nobody may have them again.
+					up[r] = 0
+				}
+			}
 			up = least(up, plus(free, over(l.bound[c], now[i][c])))
 			free = minus(free, minus(over(plus(now[i][c], up), l.bound[c]), over(now[i][c], l.bound[c])))
 			now[i][c] = plus(now[i][c], up)

@@ -27,7 +27,7 @@
 // and with it the core is told, in one step, that the request can't be reclaimed
 // any more.
 //
-// What the engine failed before that may be done by another (retry.go), and what is
+// What the engine failed before that may be done by another (outcome.go), and what is
 // given to which (models.go, affinity.go) is told to the core with the offer.
 //
 // # An answer in several attempts

@@ -15,11 +15,16 @@ func (p *Pool) Short(call *Call) (need control.Need, short bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	class, ok := p.live().index[call.Class]
-	if !ok || p.fleet == nil || p.drain || p.switches[SwitchDrain].On || p.core == nil || p.core.shadow != nil || p.absentLocked(req.Model) {
+	if !ok || p.fleet == nil || p.drain || p.switches[SwitchDrain].On || p.core == nil || p.core.shadow != nil {
 		return need, false
 	}
-	_, f := p.resumesLocked(class, req)
-	ev := p.shapeLocked(class, call, p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content)), f)
+	r := &record{call: call, class: class, prompt: p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content))}
+	if p.unservedLocked(r) != nil {
+		return need, false
+	}
+	r.model, r.from = p.resumesLocked(class, req)
+	ev := r.shape()
+	ev.Barred = p.barredLocked(r)
 	var amounts [admission.MaxEngines]admission.Amount
 	chance, each := p.core.decider.(*admission.Core).Chance(p.now(), &ev, amounts[:0])
 	if chance != admission.ChanceShort {
@@ -34,20 +39,19 @@ func (p *Pool) Short(call *Call) (need control.Need, short bool) {
 	return need, true
 }
 
-// shapeLocked is what an offer of a call says of its size and manner; it can be
-// continued from f.
-func (p *Pool) shapeLocked(class admission.Class, call *Call, prompt int32, f from) admission.Event {
-	req := call.Request
+// shape is what an offer of a request says of its size and manner.
+func (r *record) shape() admission.Event {
+	req := r.call.Request
 	ev := admission.Event{
-		Kind: admission.Offer, Class: class, Prompt: prompt, Out: admission.Undeclared, N: int32(min(max(req.N, 1), 1<<20)),
-		Barred: p.barredLocked(req.Model), First: call.TTFT, Token: call.TPOT,
+		Kind: admission.Offer, Class: r.class, Prompt: r.prompt, Out: admission.Undeclared, N: int32(min(max(req.N, 1), 1<<20)),
+		First: r.call.TTFT, Token: r.call.TPOT,
 	}
 	if req.Declared {
 		ev.Out = int32(min(req.MaxTokens, 1<<30))
 	}
 	// What a client of a stream has seen can't be taken back: the answer must be one
 	// that can be continued. Of any other nothing is seen before its end.
-	if req.Stream && f == fromNothing {
+	if req.Stream && r.from == fromNothing {
 		ev.Flags |= admission.FlagWhole
 	}
 	if req.Content.Media > 0 || !req.API.Generates() {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"headgate/admission"
 	"headgate/engine"
 	"headgate/wire"
 )
@@ -78,8 +79,9 @@ func lists(caps *engine.Capabilities, model string) bool {
 // upstreamLocked is the name by which an engine knows a model of the pool, and
 // whether it has it. An alias stands for its model and nothing else. A name that the
 // configuration gives to the pool, and that none of its engines lists, stands for the
-// first that one does, an adapter aside. An engine that lists nothing is believed to
-// have everything.
+// first that one does, an adapter aside; but not for as long as an engine may come that
+// does list it, as one did before. An engine that lists nothing is believed to have
+// everything.
 func (p *Pool) upstreamLocked(i int, name string) (model string, has bool) {
 	caps := &p.engines[i].caps
 	if target := p.alias(name); target != "" {
@@ -88,49 +90,120 @@ func (p *Pool) upstreamLocked(i int, name string) (model string, has bool) {
 	switch {
 	case len(caps.Models) == 0 || lists(caps, name):
 		return name, true
-	case len(p.live().Models) == 0 || p.matchLocked(name) == 0 || slices.ContainsFunc(p.engines, func(s engineState) bool { return lists(&s.caps, name) }):
+	case len(p.live().Models) == 0 || p.matchLocked(name) == 0 || p.listed[name]:
 		return name, false
 	}
 	first := slices.IndexFunc(caps.Models, func(m engine.Model) bool { return m.Parent == "" })
 	return caps.Models[max(first, 0)].ID, true
 }
 
-// barredLocked is a set of the engines that are known not to have a model.
-func (p *Pool) barredLocked(model string) (barred uint64) {
+// listLocked notes what the engines list.
+func (p *Pool) listLocked() {
+	if p.noneLocked(func(int) bool { return false }) {
+		clear(p.listed) // all have said it
+	}
 	for i := range p.engines {
-		if _, has := p.upstreamLocked(i, model); p.engines[i].known && !has {
+		for _, m := range p.engines[i].caps.Models {
+			p.listed[m.ID] = true
+		}
+	}
+}
+
+// hasLocked tells which engines have a model.
+func (p *Pool) hasLocked(model string) func(i int) bool {
+	return func(i int) bool { _, has := p.upstreamLocked(i, model); return has }
+}
+
+// servesLocked tells which engines can serve a request: those that have its model, and
+// of an answer that was begun those that have the very one.
+func (p *Pool) servesLocked(r *record) func(i int) bool {
+	if r.kept == nil {
+		return p.hasLocked(r.call.Request.Model)
+	}
+	return func(i int) bool {
+		caps := &p.engines[i].caps
+		return len(caps.Models) == 0 || lists(caps, r.model)
+	}
+}
+
+// barredLocked is a set of the engines that are known not to serve a request.
+func (p *Pool) barredLocked(r *record) (barred uint64) {
+	serves := p.servesLocked(r)
+	for i := range p.engines {
+		if p.engines[i].known && !serves(i) {
 			barred |= 1 << i
 		}
 	}
 	return barred
 }
 
-// absentLocked tells that every engine is known and none has a model.
-func (p *Pool) absentLocked(model string) bool {
+// noneLocked tells that every engine is known and it is so of none.
+func (p *Pool) noneLocked(so func(i int) bool) bool {
 	for i := range p.engines {
-		if p.live().gone[i] {
-			continue
-		}
-		if _, has := p.upstreamLocked(i, model); !p.engines[i].known || has {
+		if !p.live().gone[i] && (!p.engines[i].known || so(i)) {
 			return false
 		}
 	}
 	return true
 }
 
-// noneHasLocked refuses a request for such a model.
-func (p *Pool) noneHasLocked(model string) *wire.Error {
-	return wire.NewError(wire.CodeEngineUnavailable, "no engine of pool %s has model %s", p.cfg.Name, cmp.Or(p.alias(model), model))
+// unservedLocked is why a request can't be served, however long it waits; nil: it can,
+// or it is not known yet. One whose answer was begun outlives its model's name here.
+func (p *Pool) unservedLocked(r *record) *wire.Error {
+	model := r.call.Request.Model
+	matches := p.matchLocked(model) > 0
+	removed := r.kept == nil && !matches && len(p.live().Models) > 0
+	switch {
+	case !removed && !p.noneLocked(p.servesLocked(r)):
+		return nil
+	case matches:
+		return wire.NewError(wire.CodeEngineUnavailable, "no engine of pool %s has model %s", p.cfg.Name, cmp.Or(p.alias(model), model))
+	}
+	var known []string
+	for _, m := range p.modelsLocked() {
+		known = append(known, m.ID)
+	}
+	return wire.ModelNotFound(model, known)
 }
 
-// contextLeft is the longest sequence that an engine can hold, in tokens; 0: it is
-// not known.
-func contextLeft(caps *engine.Capabilities, model string) int {
-	most := contextOf(caps, model)
-	if caps.KVTokens > 0 && (most == 0 || caps.KVTokens < most) {
+// recheckLocked looks anew at who can serve what there is, after models or engines have
+// changed. What waits for nothing is refused.
+func (p *Pool) recheckLocked() {
+	for _, r := range p.records {
+		if r == nil {
+			continue
+		}
+		if r.stage == stageWaiting && p.unservedLocked(r) != nil {
+			p.stepLocked(r.mind, &admission.Event{Kind: admission.Cancel, Cause: admission.CauseUnavailable, ID: r.id})
+			continue
+		}
+		p.barLocked(r)
+	}
+}
+
+// barLocked tells the core where others are the engines that can't serve a request.
+func (p *Pool) barLocked(r *record) {
+	if barred := p.barredLocked(r); barred != r.barred {
+		r.barred = barred
+		p.stepLocked(r.mind, &admission.Event{Kind: admission.Bar, ID: r.id, Barred: barred})
+	}
+}
+
+// longest is how many tokens one sequence of a model can have at an engine, prompt and
+// output: the model's context, or all of the KV where that is less. context tells
+// whether the engine says what the context is; 0: it says neither.
+func longest(caps *engine.Capabilities, model string) (most int, context bool) {
+	most = caps.MaxContext
+	for _, m := range caps.Models {
+		if m.ID == model && m.MaxContext > 0 {
+			most = m.MaxContext
+		}
+	}
+	context = most > 0
+	if caps.KVTokens > 0 && (!context || caps.KVTokens < most) {
 		most = caps.KVTokens
 	}
-	return most
+	return most, context
 }
 
 // Models returns the models that the pool answers for now, aliases last. Of a
@@ -138,6 +211,10 @@ func contextLeft(caps *engine.Capabilities, model string) int {
 func (p *Pool) Models() []Model {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.modelsLocked()
+}
+
+func (p *Pool) modelsLocked() []Model {
 	var models []Model
 	add := func(i int, name string) {
 		upstream, has := p.upstreamLocked(i, name)
@@ -150,7 +227,8 @@ func (p *Pool) Models() []Model {
 			k = len(models) - 1
 		}
 		// The tightest engine decides; one that does not say does not.
-		if m, most := &models[k], contextLeft(&p.engines[i].caps, upstream); most > 0 && (m.MaxContext == 0 || most < m.MaxContext) {
+		m := &models[k]
+		if most, _ := longest(&p.engines[i].caps, upstream); most > 0 && (m.MaxContext == 0 || most < m.MaxContext) {
 			m.MaxContext = most
 		}
 	}
@@ -196,7 +274,7 @@ func (p *Pool) problemsLocked() (all []string) {
 		}
 	}
 	for _, a := range p.live().Aliases {
-		if p.absentLocked(a.Name) {
+		if p.noneLocked(p.hasLocked(a.Name)) {
 			all = append(all, fmt.Sprintf("pool %s: alias %s: no engine has model %s", p.cfg.Name, a.Name, a.Model))
 		}
 	}

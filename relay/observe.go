@@ -125,7 +125,9 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 	same := s.known && sameCapacity(&s.caps, &caps)
 	s.known, s.caps, s.missed, s.misread = true, caps, nil, 0
 	s.epoch++
+	p.listLocked()
 	p.troublesomeLocked()
+	p.recheckLocked()
 	if same && s.taken {
 		return admission.Ready
 	}

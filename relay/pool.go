@@ -39,6 +39,7 @@ type Pool struct {
 	timer   *time.Timer
 	armed   admission.Time
 	engines []engineState
+	listed  map[string]bool // models that the engines list, and have listed as long as not all are known
 	price   *wire.Estimator
 	drain   bool
 	active  int           // calls inside Serve
@@ -100,6 +101,7 @@ type record struct {
 	collected        *wire.Assembler // of the same, where the client gets one document
 	warm             warmth
 	trail            []uint64            // of its prompt, see affinity.go; nil: there is one engine
+	barred           uint64              // engines that the core does not give it to
 	objective        admission.Objective // that it was offered with
 	first            time.Time           // of the first token of the answer that its client gets; its goroutine's alone
 
@@ -136,7 +138,7 @@ func New(cfg Config) *Pool {
 	p := &Pool{
 		cfg: cfg, tenants: map[string]admission.Tenant{}, armed: admission.Never,
 		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
-		why: errNoEngine, idle: make(chan struct{}), switches: map[Switch]SwitchState{}, fleet: newFleet(&cfg),
+		why: errNoEngine, idle: make(chan struct{}), listed: map[string]bool{}, switches: map[Switch]SwitchState{}, fleet: newFleet(&cfg),
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	p.settings.Store(newSettings(cfg))
@@ -415,15 +417,6 @@ func (p *Pool) Ready() error {
 	return fmt.Errorf("pool %s: no engine is ready%s", p.cfg.Name, p.troublesLocked())
 }
 
-func contextOf(caps *engine.Capabilities, id string) int {
-	for _, m := range caps.Models {
-		if m.ID == id && m.MaxContext > 0 {
-			return m.MaxContext
-		}
-	}
-	return caps.MaxContext
-}
-
 // from is what an interrupted answer is continued from.
 type from uint8
 
@@ -471,8 +464,9 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 			if s.known && !has {
 				continue // it is not given the request
 			}
+			_, context := longest(&s.caps, name)
 			able = able && s.known && f.of(&s.caps, req.API) && !p.unableLocked(i, req.API, f) && name == model &&
-				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || contextOf(&s.caps, name) > 0)
+				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || context)
 		}
 		if able && model != "" {
 			return model, f

@@ -50,7 +50,8 @@ type Change struct {
 // of the others Open makes one.
 //
 // A queue that becomes shorter keeps those that wait in it. A class that is removed
-// takes no more requests: what runs finishes, what waits is refused.
+// takes no more requests: what runs finishes, what waits is refused. So it is with a
+// model; but what waits for one whose engines are replaced waits for the new ones.
 func (p *Pool) Prepare(next Config) (*Change, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,6 +174,8 @@ func (c *Change) Commit() error {
 		p.recalls = append(p.recalls, recall{})
 	}
 	p.settings.Store(s)
+	p.listLocked()
+	p.recheckLocked()
 	switch {
 	case err != nil:
 		p.why = err

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -228,4 +229,123 @@ func TestChangesUnderLoad(t *testing.T) {
 		}
 		g.wantEmpty()
 	})
+}
+
+// TestAdmittedAsItsEngineGoes: a request that is admitted to an engine in the moment in
+// which a reload replaces it is not sent by what is then not known of it any more, but
+// waits for the new one.
+func TestAdmittedAsItsEngineGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{
+			engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 1, Model: "real"}},
+			pool:    func(c *Config) { c.Models = []string{"test-model"} },
+		})
+		next := g.next([]admission.ClassSpec{loose("interactive")})
+		next.Models = []string{"test-model"}
+		g.another(&next, "e0", enginetest.Options{Kind: engine.VLLM, Slots: 1, Model: "other"})
+		change, err := g.pool.Prepare(next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := g.start("interactive", sent(true, ""), func(ctx context.Context, call *Call, sink Sink) *wire.Error {
+			r, refused := g.pool.offer(call)
+			if refused != nil || r.stage != stageAdmitted {
+				t.Errorf("%v, stage %d", refused, r.stage)
+			}
+			if err := change.Commit(); err != nil {
+				t.Error(err)
+			}
+			return g.pool.carry(ctx, r, sink)
+		})
+		if n := g.engines[0].Waiting() + g.engines[0].Running(); n > 0 {
+			t.Errorf("the engine that is gone has %d requests", n)
+		}
+		g.wantCode(c, "running")
+		pass(2 * observeEvery)
+		call := g.engines[1].Accept(t)
+		if !strings.Contains(string(call.Body), `"model":"other"`) {
+			t.Errorf("it is sent %s", call.Body)
+		}
+		call.Emit(1)
+		call.Finish("stop")
+		settle()
+		g.wantCode(c, "")
+		g.wantEmpty()
+	})
+}
+
+// TestChangeOfAModel: what waits for a model whose one engine is replaced waits for the
+// new one, and is refused as soon as it is known that there will be none, as one that
+// comes then. Others of the pool's models have nothing to do with it.
+func TestChangeOfAModel(t *testing.T) {
+	const b = `{"model":"b","messages":[{"role":"user","content":"hello"}]}`
+	classes := []admission.ClassSpec{loose("interactive")}
+	for _, tt := range []struct {
+		name   string
+		models []string // before and after
+		change func(*rig, *Config)
+		at     int    // the engine that serves it in the end
+		model  string // as it is asked
+		code   string
+	}{
+		{name: "replaced", at: 2, model: "b", change: func(g *rig, c *Config) {
+			g.another(c, "e1", enginetest.Options{Kind: engine.VLLM, Slots: 2, Model: "b"})
+		}},
+		{name: "replaced, and named", models: []string{"test-model", "b"}, at: 2, model: "b", change: func(g *rig, c *Config) {
+			c.Models = []string{"test-model", "b"}
+			g.another(c, "e1", enginetest.Options{Kind: engine.VLLM, Slots: 2, Model: "b"})
+		}},
+		{name: "replaced by one without it", code: wire.CodeModelNotFound, change: func(g *rig, c *Config) {
+			g.another(c, "e1", enginetest.Options{Kind: engine.VLLM, Slots: 2, Model: "c"})
+		}},
+		{name: "removed", code: wire.CodeModelNotFound, change: func(*rig, *Config) {}},
+		{name: "not named any more", models: []string{"test-model", "b"}, code: wire.CodeModelNotFound, change: func(g *rig, c *Config) {
+			c.Models = []string{"test-model"}
+			g.another(c, "e1", enginetest.Options{Kind: engine.VLLM, Slots: 2, Model: "b"})
+		}},
+		{name: "another model's name now", at: 0, model: "test-model", change: func(_ *rig, c *Config) {
+			c.Aliases = []Alias{{Name: "b", Model: "test-model"}}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t, options{
+					engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 4}, {Kind: engine.VLLM, Slots: 1, Model: "b"}},
+					pool:    func(c *Config) { c.Models = tt.models },
+				})
+				runs := g.serve("interactive", b)
+				old := g.engines[1].Accept(t)
+				waits := g.serve("interactive", b)
+				other, call := answering(g, "interactive", true)
+				next := g.next(classes, "e0")
+				tt.change(g, &next)
+				g.change(next)
+				if tt.code == "" && tt.at > 0 {
+					g.wantCode(waits, "running")
+				}
+				pass(2 * observeEvery)
+				g.wantCode(runs, "running")
+				if tt.code != "" {
+					g.wantCode(waits, tt.code)
+				} else {
+					got := g.engines[tt.at].Accept(t)
+					if !strings.Contains(string(got.Body), fmt.Sprintf(`"model":%q`, tt.model)) {
+						t.Errorf("it is sent %s", got.Body)
+					}
+					got.Emit(1)
+					got.Finish("stop")
+					settle()
+					g.wantCode(waits, "")
+				}
+				for _, c := range []*enginetest.Call{old, call} {
+					c.Emit(1)
+					c.Finish("stop")
+				}
+				settle()
+				g.wantCode(runs, "")
+				g.wantCode(other, "")
+				g.wantEmpty()
+			})
+		})
+	}
 }

@@ -37,6 +37,7 @@ type simulated struct {
 	mem     atomic.Pointer[enginetest.Listener]
 	front   *http.Server
 	refused atomic.Value // a path that answers with an error
+	full    atomic.Int32 // so many completions are refused for want of room
 }
 
 // listen lets the engine be reached, crash breaks every connection to it.
@@ -46,6 +47,11 @@ func (s *simulated) listen() {
 	front, mem := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == s.refused.Load() {
 			http.Error(w, "no", http.StatusInternalServerError)
+			return
+		}
+		if r.URL.Path == wire.Completions.Path() && s.full.Add(-1) >= 0 {
+			w.Header().Set("Retry-After-Ms", "300")
+			http.Error(w, "full", http.StatusTooManyRequests)
 			return
 		}
 		s.handler.ServeHTTP(w, r)
@@ -376,6 +382,28 @@ func TestWhatIsSureIsContinued(t *testing.T) {
 		want += head + `"content":"e\u00e9"},"logprobs":null,"finish_reason":"stop","stop_reason":null}]}` + "\n\ndata: [DONE]\n\n"
 		if batch.text() != want {
 			t.Errorf("the client got\n%s\nwant\n%s", batch.text(), want)
+		}
+		pass(time.Second)
+		g.wantEmpty()
+	})
+}
+
+// TestDocumentWithIDs: an engine that answers the gateway's request for a stream with
+// a document has put the ids there that the gateway asked for, and not its client.
+func TestDocumentWithIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newSeen(t)
+		c := g.serve("batch", sent(false, `,"max_tokens":9`))
+		call := g.engines[0].Accept(t)
+		if !gjson.GetBytes(call.Body, "return_token_ids").Bool() {
+			t.Fatalf("no ids are asked for: %s", call.Body)
+		}
+		call.Document(200, `{"id":"c","object":"chat.completion","prompt_token_ids":[11,12],"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop","token_ids":[1]}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}`)
+		settle()
+		g.wantCode(c, "")
+		const want = `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}`
+		if c.text() != want {
+			t.Errorf("the client got %s", c.text())
 		}
 		pass(time.Second)
 		g.wantEmpty()

@@ -103,6 +103,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	}
 	r.limits(&line)
 	p.logLocked(r, &line)
+	unserved := p.unservedLocked(r)
 	switch {
 	case p.drain || p.switches[SwitchDrain].On:
 		return nil, p.turnAwayLocked(r, admission.CauseDraining, wire.Draining())
@@ -110,8 +111,8 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineLoading(0))
 	case p.core == nil:
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineUnavailable(0))
-	case p.absentLocked(req.Model):
-		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, p.noneHasLocked(req.Model))
+	case unserved != nil:
+		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, unserved)
 	case len(p.free) == 0:
 		return nil, p.turnAwayLocked(r, admission.CauseQueueFull, wire.QueueFull(call.Class, p.cfg.Capacity, p.cfg.Capacity, 0))
 	}
@@ -127,7 +128,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	p.records[slot] = r
 	r.model, r.from = p.resumesLocked(class, req)
 	r.resumable = r.from != fromNothing
-	ev := p.shapeLocked(class, call, r.prompt, r.from)
+	ev := r.shape()
 	r.whole = ev.Flags&admission.FlagWhole != 0
 	if p.core.shadow != nil {
 		// The shadow knows what could be; but nothing is ended, so nothing is asked for
@@ -137,7 +138,8 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	p.active++
 	r.mind = p.core
 	r.mind.live++
-	ev.ID, ev.Tenant, ev.Session = r.id, tenant, p.numberLocked(r)
+	r.barred = p.barredLocked(r)
+	ev.ID, ev.Tenant, ev.Session, ev.Barred = r.id, tenant, p.numberLocked(r), r.barred
 	ev.Engine, ev.Cached = p.homeLocked(r)
 	p.stepLocked(r.mind, &ev)
 	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
@@ -155,7 +157,8 @@ func (p *Pool) sequenceLocked(req *wire.Request, tokens int) int32 {
 		tokens /= req.Prompts
 	case req.Prompts > 1:
 		for i := range p.engines {
-			if most := longest(&p.engines[i].caps); most > 1 {
+			model, _ := p.upstreamLocked(i, req.Model)
+			if most, _ := longest(&p.engines[i].caps, model); most > 1 {
 				tokens = min(tokens, most-1)
 			}
 		}
@@ -256,6 +259,11 @@ func (p *Pool) refusal(r *record, e *admission.Effect) *wire.Error {
 	case admission.CauseForecast:
 		return wire.WaitTooLong(class, time.Duration(want)*time.Millisecond, time.Duration(allowed)*time.Millisecond, retry)
 	case admission.CauseUnavailable:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err := p.unservedLocked(r); err != nil {
+			return err
+		}
 		return wire.EngineUnavailable(retry)
 	case admission.CauseDraining:
 		return wire.Draining()

@@ -208,3 +208,52 @@ func TestTextIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestStopAcrossACutOfText: of a stop string of which one attempt has the beginning and
+// the next the end only the gateway knows, and so it is who tells the usage: as it counts
+// the text, and the prompt as the engine has said, or else as it was priced.
+func TestStopAcrossACutOfText(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		for _, told := range []bool{true, false} {
+			t.Run(fmt.Sprintf("stream=%t/told=%t", stream, told), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					g := newRig(t, options{engines: []enginetest.Options{{Kind: engine.OpenAI, Slots: 1}}, classes: reclaimer(1), configure: byText(engine.FinalTrailing)})
+					e := g.engines[0]
+					body := `,"max_tokens":50,"stop":["bc"]`
+					if stream {
+						body += `,"stream_options":{"include_usage":true}`
+					}
+					batch := g.serve("batch", sent(stream, body))
+					first := e.Accept(t)
+					first.Start()
+					first.Send(opened + saidWith("a", "", "") + saidWith("b", "", ""))
+					settle()
+					wants := g.serve("interactive", sent(true, ""))
+					<-first.Gone()
+					pass(5 * time.Second)
+					finish(g, wants)
+					pass(5 * time.Second)
+					again := e.Accept(t)
+					again.Start()
+					prompt := g.pool.Estimate(g.call("batch", sent(stream, body)).Request)
+					if told {
+						again.Send(`data: {"id":"chatcmpl-2","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"usage":{"prompt_tokens":11,"completion_tokens":0,"total_tokens":11}}` + "\n\n")
+						prompt = 9 // without what was kept
+					} else {
+						again.Send(opened)
+					}
+					again.Send(saidWith("cd", "", ""))
+					settle()
+					g.wantCode(batch, "")
+					got := toldBy(batch.text())
+					if got.text != "a" || got.finish != "stop" || gjson.Get(got.usage, "prompt_tokens").Int() != int64(prompt) ||
+						gjson.Get(got.usage, "completion_tokens").Int() != 3 || gjson.Get(got.usage, "total_tokens").Int() != int64(prompt+3) {
+						t.Errorf("a prompt of %d, the client got %+v of\n%s", prompt, got, batch.text())
+					}
+					pass(5 * time.Second)
+					g.wantEmpty()
+				})
+			})
+		}
+	}
+}

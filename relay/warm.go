@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"time"
 
 	"headgate/admission"
 	"headgate/engine"
-	"headgate/journal"
 	"headgate/wire"
 )
 
@@ -23,7 +21,8 @@ import (
 // mean the same.
 //
 // A piece that can't be made or that the engine fails does not fail its request:
-// the core is told that this prompt can't be split, and starts it whole. An engine
+// the core is told that this prompt can't be split, and starts it whole; but not of an
+// engine that is busy or was never reached, which says nothing of the prompt. An engine
 // that says other ids than it then makes of the prompts is not asked any more: its
 // pieces would be computed for nothing.
 //
@@ -35,7 +34,8 @@ type warmth struct {
 	ids    []int32
 	model  string // that they are of
 	engine admission.Engine
-	tokens int // of it that the engine's cache has
+	epoch  uint32 // of the engine, since which ...
+	tokens int    // ... its cache has so many of them
 }
 
 // maxMisread is how many prompts in a row an engine may make other ids of than it
@@ -49,83 +49,49 @@ func (p *Pool) warmsLocked(live *settings, i int) bool {
 	return tells && s.caps.PrefixCache && s.caps.TokenIDs
 }
 
-// longest is how many tokens one sequence can have at an engine; 0: not known.
-func longest(caps *engine.Capabilities) int {
-	if caps.MaxContext == 0 {
-		return caps.KVTokens
-	}
-	return caps.MaxContext
-}
-
-// piece tells whether the attempt is one.
-func (a *attempt) piece() bool { return a.admit.Op == admission.Warm }
-
 // runPiece has a piece of the prompt computed.
-func (a *attempt) runPiece(ctx context.Context) {
-	p, r := a.pool, a.record
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	p.mu.Lock()
-	r.cancel, a.cancel = cancel, cancel
-	if r.reclaimed {
-		cancel(errReclaimed)
-	}
-	s, eng := &p.engines[a.admit.Engine], &a.live.Engines[a.admit.Engine]
-	model, has := p.upstreamLocked(int(a.admit.Engine), a.call.Request.Model)
-	ordered, block := s.caps.Priority, max(s.caps.BlockSize, 1)
-	a.longest = longest(&s.caps)
-	final := s.caps.FinalMessage == engine.FinalFlags
-	able := has && p.warmsLocked(a.live, int(a.admit.Engine)) && s.misread < maxMisread
-	p.mu.Unlock()
-	if ctx.Err() != nil {
-		a.interrupted(ctx, nil)
-		return
-	}
-	if !able || !a.call.Request.Splittable() {
+func (a *attempt) runPiece(ctx context.Context, t *terms) {
+	r := a.record
+	if !t.has || !t.splits || !a.call.Request.Splittable() {
 		a.unsplit(wire.UpstreamError("the prompt can't be computed in parts"))
 		return
 	}
-	stop := a.watch(ctx, cancel)
-	defer stop()
-	ids, most, err := a.promptIDs(ctx, model, final)
+	defer a.watch(a.cancel, a.live.IdleTimeout, a.alive())()
+	proj := a.projection(t)
+	ids, most, err := a.promptIDs(ctx, proj)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		a.interrupted(ctx, err)
 		return
 	case err != nil:
-		p.cfg.Log.Warn("the engine does not tell a prompt's token ids; it is not split", "pool", p.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
+		a.pool.cfg.Log.Warn("the engine does not tell a prompt's token ids; it is not split", "pool", a.pool.cfg.Name, "engine", a.engineName(), "request", a.call.ID, "err", err)
 		a.unsplit(wire.UpstreamError("the engine does not tell the prompt's token ids"))
 		return
 	}
 	n := int(a.admit.Tokens * int64(len(ids)) / int64(max(most, 1)))
 	n = min(n, len(ids)-1)
-	n -= n % block
+	n -= n % t.block
 	had := 0
-	if r.warm.engine == a.admit.Engine {
+	if r.warm.engine == a.admit.Engine && r.warm.epoch == t.epoch {
 		had = r.warm.tokens
 	}
 	if a.length = n; n <= had {
 		a.cause = admission.CauseFinished // the estimate was of more than there is
 		return
 	}
-	proj := wire.Projection{Model: model, HasPriority: ordered, Priority: eng.Priority[r.class]}
-	a.dispatched = time.Now()
-	p.log(r, &journal.Event{Kind: journal.Dispatched, Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, PieceTokens: int64(n)})
-	stream, err := eng.Adapter.Dispatch(ctx, &engine.Attempt{
-		API: wire.Completions, Body: a.call.Request.Piece(proj, ids[:n]), ID: attemptID(a.call.ID, uint64(a.admit.Hold)), Stream: true, N: 1, Interruptible: true,
-		Traceparent: a.span.Traceparent(),
-	})
+	a.leaves(n)
+	stream, err := a.send(ctx, &engine.Attempt{API: wire.Completions, Body: a.call.Request.Piece(proj, ids[:n]), Stream: true, N: 1, Interruptible: true})
 	if err != nil {
 		a.undispatched(ctx, err)
 	} else {
 		a.confirm = stream.Abort
 		a.drop(ctx, stream)
 	}
-	switch a.cause {
-	case admission.CauseFailed:
+	switch {
+	case a.cause == admission.CauseFailed && !a.busy && a.flags&admission.FlagUntouched == 0:
 		a.flags |= admission.FlagUnsplit
-	case admission.CauseFinished:
-		r.warm.engine, r.warm.tokens, a.warmed = a.admit.Engine, n, n-had
+	case a.cause == admission.CauseFinished:
+		r.warm.engine, r.warm.epoch, r.warm.tokens, a.warmed = a.admit.Engine, t.epoch, n, n-had
 	}
 }
 
@@ -138,11 +104,11 @@ func (a *attempt) unsplit(why *wire.Error) {
 // promptIDs returns the ids of what the engine is to have in its cache in the end,
 // the prompt and what is kept of the answer, and for how many tokens the core
 // takes it.
-func (a *attempt) promptIDs(ctx context.Context, model string, final bool) (ids []int32, most int, err error) {
+func (a *attempt) promptIDs(ctx context.Context, proj wire.Projection) (ids []int32, most int, err error) {
 	r := a.record
 	tells := a.live.Engines[a.admit.Engine].Adapter.(engine.Tokenizer)
 	if r.kept != nil && r.kept.FromText() {
-		ids, err = tells.Tokens(ctx, r.kept.API(), r.kept.Continue(wire.Projection{Model: model, FinalMessage: final}, 0))
+		ids, err = tells.Tokens(ctx, r.kept.API(), r.kept.Continue(wire.Projection{Model: proj.Model, FinalMessage: proj.FinalMessage}, 0))
 		return ids, int(r.prompt) + r.kept.Before(), err
 	}
 	if r.kept != nil {
@@ -153,15 +119,15 @@ func (a *attempt) promptIDs(ctx context.Context, model string, final bool) (ids 
 		}
 		return going.Prompt, int(r.prompt) + r.kept.Before(), nil
 	}
-	if w := &r.warm; w.ids == nil || w.model != model {
-		body, err := a.call.Request.Project(nil, wire.Projection{Model: model})
+	if w := &r.warm; w.ids == nil || w.model != proj.Model {
+		body, err := a.call.Request.Project(nil, wire.Projection{Model: proj.Model})
 		if err != nil {
 			return nil, 0, err
 		}
 		if w.ids, err = tells.Tokens(ctx, a.call.Request.API, body); err != nil {
 			return nil, 0, err
 		}
-		w.model, w.tokens = model, 0
+		w.model, w.tokens = proj.Model, 0
 	}
 	return r.warm.ids, int(r.prompt), nil
 }
@@ -180,38 +146,17 @@ func (a *attempt) drop(ctx context.Context, s engine.Stream) {
 			return
 		case d.Err != nil:
 			a.failed(d.Err)
-			if _, err := s.Next(); err == io.EOF {
-				a.confirm = nil // the engine has ended it itself
-			}
+			a.settled(s)
 			return
 		}
-		if d.HasUsage && a.credible(&d.Usage) {
+		if d.HasUsage && a.credible(&d.Usage, 1) {
 			a.cached = max(a.cached, d.Usage.Cached)
 		}
 		if d.Tokens > 0 && a.told == 0 {
-			a.told = 1
+			a.out, a.told = 1, 1
 			a.pool.step(a.record.mind, &admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: 1})
 		}
 	}
-}
-
-// tellPieceLocked tells the core how a piece ended.
-func (a *attempt) tellPieceLocked() (again bool) {
-	p, r := a.pool, a.record
-	if a.cause == admission.CauseReclaimed {
-		a.reclaim, a.recalled = r.reclaim, r.recalled
-	}
-	p.logLocked(r, &journal.Event{
-		Kind: journal.Ended, Mono: int64(p.now()), Engine: a.engineName(), Hold: uint64(a.admit.Hold), Loan: a.admit.Loan, Cause: a.cause.String(), For: r.reclaim, Recall: a.recalled,
-		PieceTokens: int64(a.length), CachedTokens: int64(a.cached), OutputTokens: int64(a.told),
-	})
-	p.cfg.Metrics.piece(p.cfg.Name, a.call.Class, a.cause.String(), a.warmed)
-	if a.cause == admission.CauseUnreachable {
-		p.stateLocked(int(a.admit.Engine), admission.Down, nil)
-	}
-	a.elsewhere()
-	p.stepLocked(a.record.mind, &admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(a.told), Flags: a.flags, Cause: a.cause, Retry: a.retry})
-	return r.stage != stageOver
 }
 
 // misreadLocked compares what the engine says a prompt has come to with the ids that

@@ -294,6 +294,74 @@ func TestNotSplit(t *testing.T) {
 	}
 }
 
+// TestBusyForAPiece: an engine that has no room for a piece says nothing about the
+// prompt, which is split once it has.
+func TestBusyForAPiece(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newCaching(t, nil)
+		s.full.Store(2)
+		s.busy(600)
+		batch := s.batch(wire.Chat, ask(wire.Chat, false, long(1600), 30, ""))
+		<-batch.done
+		s.wantCode(batch, "")
+		pass(20 * time.Second)
+		s.wantEmpty()
+		events := s.events()
+		const want = "warming dispatched ended(failed) queued warming dispatched ended(failed) queued warming dispatched ended(finished)"
+		if got := story(events, batch.id); !strings.Contains(got, want) {
+			t.Errorf("story\n got %s\nwant in it %s", got, want)
+		}
+		wantOneReleaseEach(t, events)
+	})
+}
+
+// restarts has the pool find that the engine has started over.
+func (s *simulated) restarts() {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	s.pool.engines[0].epoch++
+	for _, progress := range []int64{1 << 40, 1} {
+		s.pool.allLocked(&admission.Event{Kind: admission.Observe, Gauge: admission.Gauge{Asked: s.pool.now(), Running: -1, KV: -1, Progress: progress, Preemptions: -1}})
+	}
+}
+
+// TestRestartBetweenPieces: an engine that starts over has lost the pieces that it had
+// computed, and computes them again.
+func TestRestartBetweenPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newCaching(t, nil)
+		s.busy(900)
+		batch := s.batch(wire.Chat, ask(wire.Chat, false, long(1600), 30, ""))
+		// The second piece is under way.
+		holds := map[admission.Hold]bool{}
+		for len(holds) < 2 {
+			pass(simStep)
+			s.pool.mu.Lock()
+			for _, r := range s.pool.records {
+				if r != nil && r.call.ID == batch.id && r.stage == stageAdmitted {
+					holds[r.admit.Hold] = true
+				}
+			}
+			s.pool.mu.Unlock()
+		}
+		s.restarts()
+		s.interruptPiece()
+		<-batch.done
+		s.wantCode(batch, "")
+		pass(20 * time.Second)
+		s.wantEmpty()
+		var sent []int64
+		for _, e := range s.events() {
+			if e.Request == batch.id && e.Kind == journal.Dispatched && e.PieceTokens > 0 {
+				sent = append(sent, e.PieceTokens)
+			}
+		}
+		if len(sent) < 3 || sent[1] <= sent[0] || sent[2] != sent[0] {
+			t.Errorf("pieces of %d tokens, want the first again after the restart", sent)
+		}
+	})
+}
+
 // TestMisread: an engine that makes other ids of prompts than it tells is not
 // asked any more after a few.
 func TestMisread(t *testing.T) {

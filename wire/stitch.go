@@ -472,11 +472,11 @@ func (s *Stitch) PromptTokens() int { return s.promptTokens }
 func (s *Stitch) Stops() bool { return s.stops != nil }
 
 // Usage returns the event that ends what a stop string has ended: all tokens up to
-// that in which the string was complete. It is nil if the engine returned no ids: then
-// nothing is known of the prompt.
-func (s *Stitch) Usage() []byte {
-	if s.promptTokens == 0 {
-		return nil
+// that in which the string was complete. prompt is how many the prompt is taken for
+// where the engine returns no ids to count.
+func (s *Stitch) Usage(prompt int) []byte {
+	if s.promptTokens > 0 {
+		prompt = s.promptTokens
 	}
 	b := []byte{'{'}
 	for h, v := range s.head {
@@ -487,7 +487,7 @@ func (s *Stitch) Usage() []byte {
 	}
 	n := s.kept.n + s.tail.n
 	return fmt.Appendf(comma(b), `"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null}}`,
-		s.promptTokens, s.promptTokens+n, n)
+		prompt, prompt+n, n)
 }
 
 // API is that of a continuation.

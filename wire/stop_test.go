@@ -143,7 +143,7 @@ func TestStopsOverCuts(t *testing.T) {
 			}
 			if p.Stop {
 				hits++
-				got.take(s.Usage())
+				got.take(s.Usage(0))
 				break
 			}
 			held := strings.Join(pieces[:i+1], "")[len(got.text):]
@@ -336,7 +336,7 @@ func FuzzStop(f *testing.F) {
 				t.Fatalf("%v: %s", err, p.Data)
 			}
 			if got.take(p.Data); p.Stop {
-				got.take(s.Usage())
+				got.take(s.Usage(0))
 				break
 			}
 			s.Keep()

@@ -102,12 +102,17 @@ func (p *part) until(t Time) Time { return Time(math.Ceil(float64(max(t-p.clock(
 
 // at lets do happen to a part, nil is the world, unless it is killed before.
 func (w *world) at(t Time, who *part, do func()) {
-	w.seq++
-	e := event{at: max(t, w.now), seq: w.seq, who: who, do: do}
+	inc := uint32(0)
 	if who != nil {
-		e.inc = who.inc
+		inc = who.inc
 	}
-	heap.Push(&w.heap, e)
+	w.atLife(t, who, inc, do)
+}
+
+// atLife is at, to a part's life.
+func (w *world) atLife(t Time, who *part, inc uint32, do func()) {
+	w.seq++
+	heap.Push(&w.heap, event{at: max(t, w.now), seq: w.seq, who: who, inc: inc, do: do})
 }
 
 // after lets do happen to the part itself, d from now.
@@ -194,7 +199,7 @@ func (w *world) lost() bool {
 // call sends a request to the store, which does it and sends back what the caller then
 // does with the answer. Either may be lost, late, and there twice.
 func (p *part) call(do func() (answer func())) {
-	w := p.w
+	w, inc := p.w, p.inc
 	for n := w.copies(); n > 0; n-- {
 		if w.now < p.cutTo || w.lost() {
 			continue
@@ -217,7 +222,7 @@ func (p *part) call(do func() (answer func())) {
 					w.stats.Faults[Unanswered]++
 					continue
 				}
-				w.at(w.now+w.delay(), p, answer)
+				w.atLife(w.now+w.delay(), p, inc, answer)
 			}
 		})
 	}

@@ -1,0 +1,212 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"headgate/control"
+	"headgate/control/store"
+)
+
+// errSilent is a watch without a sign of life.
+var errSilent = errors.New("no sign of life")
+
+// watch reads a range and then what changes, until ctx is over. When the watch is
+// lost it begins anew, and load is called again.
+func (s *Store) watch(ctx context.Context, r keyRange, load func([]*keyValue), changed func([]*clientv3.Event)) {
+	for pause := newPause(s.bound); ctx.Err() == nil; pause.wait(ctx) {
+		began := time.Now()
+		resp, err := s.get(ctx, r.from, r)
+		if err == nil {
+			load(resp.Kvs)
+			err = s.follow(ctx, r, resp.Header.Revision+1, func(events []*clientv3.Event) bool {
+				changed(events)
+				return true
+			})
+		}
+		if time.Since(began) > s.bound {
+			pause.reset()
+		}
+		if ctx.Err() == nil {
+			s.log.Warn("a watch is lost, and begun anew", "of", r.from, "error", err)
+		}
+	}
+}
+
+// follow delivers the changes of a range from a revision on, until changed returns
+// false; then the error is nil. Each watch has a stream of its own: on a shared one
+// it would begin anew at the member that it was lost at.
+func (s *Store) follow(ctx context.Context, r keyRange, rev int64, changed func([]*clientv3.Event) bool) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	cctx, stop := context.WithTimeout(ctx, s.bound)
+	c, err := s.connect(cctx)
+	stop()
+	if err != nil {
+		return err
+	}
+	w := clientv3.NewWatcher(c)
+	defer w.Close()
+	// Watch waits for a member's answer, and knows no other bound.
+	created := time.AfterFunc(s.bound, cancel)
+	watch := w.Watch(ctx, r.from, clientv3.WithRange(r.to), clientv3.WithRev(rev))
+	created.Stop()
+
+	check := time.NewTicker(s.bound)
+	defer check.Stop()
+	for heard := true; ; {
+		select {
+		case resp, ok := <-watch:
+			if !ok {
+				return errSilent
+			}
+			if err := resp.Err(); err != nil {
+				return err
+			}
+			heard = true
+			if !changed(resp.Events) {
+				return nil
+			}
+		case <-check.C:
+			if !heard {
+				return errSilent
+			}
+			heard = false
+			pctx, stop := context.WithTimeout(ctx, s.bound/2)
+			err := w.RequestProgress(pctx)
+			stop()
+			if err != nil {
+				return fmt.Errorf("%w: %w", errSilent, err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Grants implements store.Store.
+func (s *Store) Grants(ctx context.Context, id control.ID) <-chan *control.Grant {
+	out, feed := make(chan *control.Grant), store.NewGrantFeed()
+	put := func(kv *keyValue) {
+		if g, ok := decode[control.Grant](s, kv); ok {
+			feed.Put(g)
+		}
+	}
+	return serve(s, ctx, out, feed.Serve, s.keys.under(grantsOf, id.Replica, id.Boot), func(kvs []*keyValue) {
+		for _, kv := range kvs {
+			put(kv)
+		}
+	}, func(events []*clientv3.Event) {
+		for _, e := range events {
+			if e.Type == clientv3.EventTypePut {
+				put(e.Kv)
+			}
+		}
+	})
+}
+
+// Members implements store.Store.
+func (s *Store) Members(ctx context.Context) <-chan []control.Member {
+	out, feed := make(chan []control.Member), store.NewMemberFeed()
+	there := map[string]control.Member{} // by key
+	put := func(kv *keyValue) {
+		if m, ok := decode[control.Member](s, kv); ok {
+			there[string(kv.Key)] = *m
+		}
+	}
+	set := func() {
+		var list []control.Member
+		for _, m := range there {
+			list = append(list, m)
+		}
+		feed.Set(list)
+	}
+	return serve(s, ctx, out, feed.Serve, s.keys.under(membersOf), func(kvs []*keyValue) {
+		clear(there)
+		for _, kv := range kvs {
+			put(kv)
+		}
+		set()
+	}, func(events []*clientv3.Event) {
+		for _, e := range events {
+			if e.Type == clientv3.EventTypePut {
+				put(e.Kv)
+			} else {
+				delete(there, string(e.Kv.Key))
+			}
+		}
+		set()
+	})
+}
+
+// Statuses implements store.Store.
+func (s *Store) Statuses(ctx context.Context) <-chan store.PoolStatus {
+	out, feed := make(chan store.PoolStatus), store.NewStatusFeed()
+	put := func(kv *keyValue) {
+		if kind, names := s.keys.parse(string(kv.Key)); kind == statusOf {
+			feed.Put(store.PoolStatus{Pool: names[0], Status: kv.Value})
+		}
+	}
+	return serve(s, ctx, out, feed.Serve, s.keys.under(statusOf), func(kvs []*keyValue) {
+		for _, kv := range kvs {
+			put(kv)
+		}
+	}, func(events []*clientv3.Event) {
+		for _, e := range events {
+			if e.Type == clientv3.EventTypePut {
+				put(e.Kv)
+			}
+		}
+	})
+}
+
+// serve runs a watch and the feed that it fills.
+func serve[T any](s *Store, ctx context.Context, out chan T, feed func(context.Context, chan<- T), r keyRange, load func([]*keyValue), changed func([]*clientv3.Event)) <-chan T {
+	ctx, cancel := s.within(ctx)
+	watch := func() { s.watch(ctx, r, load, changed) }
+	send := func() {
+		defer cancel()
+		feed(ctx, out)
+	}
+	if !s.goes(watch) || !s.goes(send) {
+		cancel()
+		close(out)
+	}
+	return out
+}
+
+// decode reads a value. What can't be read is somebody else's, and passed over.
+func decode[T any](s *Store, kv *keyValue) (*T, bool) {
+	v := new(T)
+	if err := json.Unmarshal(kv.Value, v); err != nil {
+		s.log.Warn("a value can't be read", "key", string(kv.Key), "error", err)
+		return nil, false
+	}
+	return v, true
+}
+
+// pause is between tries: longer each time, up to a bound, and never the same for
+// many who have failed together.
+type pause struct{ first, next, most time.Duration }
+
+func newPause(most time.Duration) *pause {
+	return &pause{first: most / 64, next: most / 64, most: most}
+}
+
+func (p *pause) reset() { p.next = p.first }
+
+func (p *pause) wait(ctx context.Context) {
+	timer := time.NewTimer(p.next/2 + rand.N(p.next/2+1))
+	defer timer.Stop()
+	p.next = min(2*p.next, p.most)
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

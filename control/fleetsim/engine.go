@@ -1,0 +1,75 @@
+package fleetsim
+
+import (
+	"headgate/admission"
+	"headgate/control"
+)
+
+// engine counts what was sent to it and is not over.
+type engine struct {
+	w       *world
+	n       int // its index
+	total   control.Amount
+	used    control.Amount
+	foreign control.Amount
+}
+
+// job is one dispatch.
+type job struct {
+	life   *life
+	id     admission.ID
+	hold   admission.Hold
+	class  int
+	engine int
+	amount control.Amount
+	lasts  Time
+	there  bool // in the engine
+	over   bool // really
+	freed  bool // for its core
+}
+
+func plus(a, b control.Amount) control.Amount  { return control.Amount{a[0] + b[0], a[1] + b[1]} }
+func minus(a, b control.Amount) control.Amount { return control.Amount{a[0] - b[0], a[1] - b[1]} }
+func most(a, b control.Amount) control.Amount {
+	return control.Amount{max(a[0], b[0]), max(a[1], b[1])}
+}
+func within(a, b control.Amount) bool { return a[0] <= b[0] && a[1] <= b[1] }
+
+// arrive is the beginning of a job, unless it was aborted before.
+func (e *engine) arrive(j *job) {
+	if j.over {
+		return
+	}
+	j.there = true
+	e.used = plus(e.used, j.amount)
+	e.w.stats.Dispatched++
+	e.w.at(e.w.now+j.lasts, nil, func() { e.end(j, true) })
+}
+
+// end is the end of a job; its replica hears of it if it is to be told.
+func (e *engine) end(j *job, tell bool) {
+	if j.over {
+		return
+	}
+	j.over = true
+	j.life.truth(j, -1)
+	if j.there {
+		e.used = minus(e.used, j.amount)
+	}
+	if r := j.life.r; tell && j.life.alive {
+		e.w.at(e.w.now+e.w.near(), &r.part, func() { r.ended(j, admission.CauseFinished) })
+	}
+}
+
+// near is how long a message between a replica and an engine takes. Of those that a
+// dispatch takes none is longer than the time after which a leader believes that it
+// has arrived.
+func (w *world) near() Time {
+	switch {
+	case w.calm || !w.chance(0.1):
+		return w.between(50e3, 2*ms)
+	case w.chance(0.1):
+		return w.between(2*ms, 800*ms)
+	}
+	return w.between(2*ms, 50*ms)
+}
