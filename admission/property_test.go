@@ -182,13 +182,18 @@ func (w *world) step(ev *Event) {
 }
 
 // apply gives one event to both cores and checks everything. The twin is never
-// asked for a snapshot, which changes nothing.
+// asked for a snapshot or a chance, which change nothing.
 func (w *world) apply(ev *Event) {
 	before := w.core.Snapshot()
 	w.accrue(before)
 	w.note(ev, before)
+	chance := ChanceNone
+	if ev.Kind == Offer {
+		chance, _ = w.core.Chance(w.now, ev, nil)
+	}
 	w.lease.pass(ev, w.now)
 	fx := w.core.Step(w.now, ev, nil)
+	w.comesTrue(chance, ev, fx)
 	if diff := cmp.Diff(fx, w.twin.Step(w.now, ev, nil)); diff != "" {
 		w.t.Fatalf("the same input gave another output: %s", diff)
 	}
