@@ -563,6 +563,7 @@ func (c *Core) progress(ev *Event) {
 	}
 	c.use(h.class, en, delta)
 	c.absorb(h.class)
+	c.callLoansIn()
 	// Growth, too, may let something start: a head that it takes beyond its floor
 	// keeps nobody from borrowing any more.
 	if c.waiting != 0 {
