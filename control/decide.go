@@ -26,11 +26,10 @@ func (a *Allocator) decide() {
 		copy(now[i], l.granted)
 	}
 	rebalance := a.now-a.shared >= Time(a.cfg.Rebalance)
-	took := make([]bool, n)   // of an idle part
-	forced := make([]bool, n) // of what is in use
+	took := make([]bool, n)
 	for c := range a.accounts {
 		for r := range resources {
-			a.take(c, r, now, took, forced)
+			a.take(c, r, now, took)
 		}
 	}
 	for i := range t.lives {
@@ -47,21 +46,23 @@ func (a *Allocator) decide() {
 	}
 	a.raise(now, rebalance)
 	a.echo()
+	urgent := slices.ContainsFunc(t.asks, func(q asking) bool { return q.urgent })
 	for i, l := range t.lives {
-		l.recall = (l.recall || forced[i]) && !coversAll(now[i], l.used)
-		if !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
+		// What was idle when it was taken may be in use by the time that this is known.
+		recall := (l.recall || urgent && t.short[i]) && !coversAll(now[i], l.used)
+		if recall, l.recall = recall && !l.recall, recall; recall || !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
 			a.write(i, now[i])
 		}
 	}
 	if rebalance {
 		a.shared = a.now
 	}
-	a.hand(now, took, forced)
+	a.hand(now, took)
 	a.smooth()
 }
 
 // take lowers grants on account c by what others have to have and is not free.
-func (a *Allocator) take(c, r int, now [][]Amount, took, forced []bool) {
+func (a *Allocator) take(c, r int, now [][]Amount, took []bool) {
 	t := &a.t
 	short := int64(0)
 	for i := range t.lives {
@@ -108,7 +109,6 @@ func (a *Allocator) take(c, r int, now [][]Amount, took, forced []bool) {
 			now[i][c][r] -= give
 			short -= give
 			took[i] = true
-			forced[i] = forced[i] || pass == 2 && t.short[i]
 		}
 	}
 }
@@ -327,7 +327,7 @@ func (l *life) smooth(c int) (v Amount) {
 }
 
 // hand opens handoffs for those who wait until others have given, and follows them.
-func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
+func (a *Allocator) hand(now [][]Amount, took []bool) {
 	t := &a.t
 	for i, l := range t.lives {
 		waits := false
@@ -342,7 +342,7 @@ func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
 			}}
 			l.handoff = h
 			for j, from := range t.lives {
-				if took[j] || forced[j] || within(from.granted[0], from.bound[0]) && from.granted[0] != from.bound[0] && j != i {
+				if took[j] || within(from.granted[0], from.bound[0]) && from.granted[0] != from.bound[0] && j != i {
 					h.from, h.revs, h.From = append(h.from, from), append(h.revs, from.rev), append(h.From, from.id.Replica)
 				}
 			}

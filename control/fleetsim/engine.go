@@ -66,9 +66,9 @@ func (e *engine) end(j *job, tell bool) {
 // has arrived.
 func (w *world) near() Time {
 	switch {
-	case w.calm || !w.chance(0.1):
+	case w.calm || !w.chance(w.p.lag):
 		return w.between(50e3, 2*ms)
-	case w.chance(0.1):
+	case w.chance(0.2):
 		return w.between(2*ms, 800*ms)
 	}
 	return w.between(2*ms, 50*ms)

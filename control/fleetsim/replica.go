@@ -56,10 +56,10 @@ type gauge struct {
 
 const (
 	slotsOfCore  = 64
-	heartbeat    = sec
+	heartbeat    = 2 * sec
 	retry        = 400 * ms
 	reportDelay  = ms
-	samplePeriod = 900 * ms
+	samplePeriod = 1200 * ms
 )
 
 // start begins a new life of the replica.
@@ -148,7 +148,7 @@ func (r *replica) leased(lease int64, sent Time) {
 		r.share()
 	}
 	// A grant may have come before the lease that it is under was known here.
-	if r.newest != nil {
+	if r.newest != nil && r.newest != g {
 		r.offered(r.newest)
 	}
 	r.report()
