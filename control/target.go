@@ -38,7 +38,7 @@ type target struct {
 	use       [][]Amount // 2 to 6, by account
 	must      [][]Amount // with what survives: 1 to 6
 	want      [][]Amount // the target
-	firm      [][]Amount // of use 2 and 3, by account
+	firm      [][]Amount // 1 to 3, by account
 	kept      [][]Amount // 5, by account
 	unused    []Amount   // by class: of the guarantees of all replicas
 	now       [][]Amount // grants as they are to be, by account
@@ -183,8 +183,8 @@ func (a *Allocator) aim() {
 	for k := range a.pool.Classes {
 		a.waitsWithin(k)
 	}
-	for i := range t.use {
-		copy(t.firm[i], t.use[i])
+	for i := range t.must {
+		copy(t.firm[i], t.must[i])
 	}
 	for k := range a.pool.Classes {
 		a.lends(k)
@@ -381,6 +381,16 @@ func (a *Allocator) waitsWithin(k int) {
 	}
 }
 
+// held is what class k of life i keeps out of its own core's reach.
+func (a *Allocator) held(k, i int) Amount {
+	c := &a.pool.Classes[k]
+	hold := least(a.t.lives[i].classes[k].hold, c.Floor)
+	if c.Windowed {
+		return hold
+	}
+	return most(hold, part(c.Unlent, int64(len(a.t.lives)), int64(i)))
+}
+
 // keep is what of class k's floor life i keeps beyond what it uses or wants, and why.
 //
 // It is what its core holds, which goes by how soon the class is expected back, by what
@@ -392,23 +402,16 @@ func (a *Allocator) keep(k, i int) (Amount, string) {
 	t, c := &a.t, &a.pool.Classes[k]
 	l, n := t.lives[i], int64(len(t.lives))
 	at := &l.classes[k]
-	var own, unlent Amount
-	if !c.Windowed {
-		own, unlent = part(c.Floor, n, int64(i)), part(c.Unlent, n, int64(i))
-	}
 	switch {
 	case c.Windowed:
 		return over(at.hold, t.protected[i][k]), "owed over a window"
 	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
-		return over(own, t.protected[i][k]), "no recent report"
+		return over(most(part(c.Floor, n, int64(i)), a.held(k, i)), t.protected[i][k]), "no recent report"
 	case l.told:
-		return most(share(t.common[k], n, int64(i)), over(unlent, t.protected[i][k])), "as the cores hold it"
+		return most(share(t.common[k], n, int64(i)), over(part(c.Unlent, n, int64(i)), t.protected[i][k])), "as the cores hold it"
 	}
-	var loans Amount
-	for _, v := range t.loan[i] {
-		loans = plus(loans, v)
-	}
-	return over(over(most(least(at.hold, c.Floor), unlent), t.protected[i][k]), loans), "as its core holds it"
+	// Its loans are not in what it holds, nor in what is never lent.
+	return over(a.held(k, i), t.protected[i][k]), "as its core holds it"
 }
 
 // common is what is kept of class k by those who are told of each other.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"headgate/config"
 	"headgate/control"
 	"headgate/control/agent"
+	"headgate/control/etcd"
 	"headgate/control/store"
 	"headgate/gateway"
 	"headgate/identity"
@@ -198,5 +198,7 @@ func openStore(c *config.Control, log *slog.Logger) (store.Store, error) {
 	if c.Store == config.StoreMemory {
 		return store.NewMemory(), nil
 	}
-	return nil, errors.New("no etcd")
+	e := c.Etcd()
+	e.Log = log
+	return etcd.New(e)
 }
