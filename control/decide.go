@@ -187,9 +187,7 @@ func (a *Allocator) endsSoon(c int, short Amount, now [][]Amount) bool {
 		last = next.at
 		short = minus(short, next.amount)
 	}
-	if t.look == 0 || by < t.look {
-		t.look = by
-	}
+	t.lookAt(by)
 	return true
 }
 

@@ -173,6 +173,9 @@ func (a *Allocator) aim() {
 				t.waits[i][k] = at.waiting
 			case at.guarded:
 				t.waits[i][k] = 1
+			case at.waiting > 0 && at.gave != 0 && a.now < at.gave+stays:
+				t.waits[i][k] = 1
+				t.lookAt(at.gave + stays)
 			}
 		}
 	}
@@ -348,6 +351,27 @@ func (t *target) waiting(k int) []int {
 	return t.order
 }
 
+// stays is for how long a replica keeps what it was given for a request that still waits
+// and is not short any more. What keeps it from starting may be something that its core
+// has not been told of yet; to take it back at once would have it asked for again.
+const stays = Time(100e6)
+
+// lookAt asks for a decision at a time at the latest.
+func (t *target) lookAt(at Time) {
+	if t.look == 0 || at < t.look {
+		t.look = at
+	}
+}
+
+// gave notes that life i is given capacity for a request of class k.
+func (a *Allocator) gave(i, k int) {
+	t := &a.t
+	t.waits[i][k]--
+	if at := &t.lives[i].classes[k]; at.short {
+		at.gave = a.now
+	}
+}
+
 // ask notes that a replica wants amount more for class k.
 func (t *target) ask(i, k int, amount Amount, urgent bool) {
 	by := t.lives[i].classes[k].patience
@@ -374,7 +398,7 @@ func (a *Allocator) waitsWithin(k int) {
 			}
 			t.left[k] = minus(t.left[k], unit)
 			t.protected[i][k] = plus(t.protected[i][k], unit)
-			t.waits[i][k]--
+			a.gave(i, k)
 			t.ask(i, k, unit, true)
 			again = true
 		}
@@ -408,7 +432,7 @@ func (a *Allocator) keep(k, i int) (Amount, string) {
 	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
 		return over(most(part(c.Floor, n, int64(i)), a.held(k, i)), t.protected[i][k]), "no recent report"
 	case l.told:
-		return most(share(t.common[k], n, int64(i)), over(part(c.Unlent, n, int64(i)), t.protected[i][k])), "as the cores hold it"
+		return share(t.common[k], n, int64(i)), "as the cores hold it"
 	}
 	// Its loans are not in what it holds, nor in what is never lent.
 	return over(a.held(k, i), t.protected[i][k]), "as its core holds it"
@@ -507,7 +531,7 @@ func (a *Allocator) waitsBeyond(k int) {
 			if at.head[0] < 1 || a.place(i, k, at.head) < 0 {
 				continue
 			}
-			t.waits[i][k]--
+			a.gave(i, k)
 			t.ask(i, k, at.head, false)
 			again = true
 		}
