@@ -45,7 +45,6 @@ type target struct {
 	took      []bool     // by life: something idle was taken
 	common    []Amount   // by class: what is kept of it by those who are told of each other
 	keeping   [][]Amount // by class: 5
-	why       [][]string // by class: why so
 	loan      [][]Amount // by class and engine: what is used beyond floors
 	protected [][]Amount // by class: what of the floor is in use or wanted
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
@@ -62,7 +61,10 @@ type target struct {
 	got       []int64
 	order     []int
 	amounts   []Amount
-	look      Time // when what waits for an end has waited enough, 0 if nothing does
+	rests     []Amount
+	lent      []bool // by class: it uses more than its floor
+	unuseds   bool   // unused is as of this decision
+	look      Time   // when what waits for an end has waited enough, 0 if nothing does
 }
 
 // asking is what a replica wants beyond what it has.
@@ -134,8 +136,8 @@ func (a *Allocator) aim() {
 	t.firm = grown(t.firm, n, m)
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
-	t.bars, t.keeping, t.why = grown(t.bars, n, nk), grown(t.keeping, n, nk), grown(t.why, n, nk)
-	t.common, t.unused = zeroed(t.common, nk), zeroed(t.unused, nk)
+	t.bars, t.keeping = grown(t.bars, n, nk), grown(t.keeping, n, nk)
+	t.common, t.lent, t.unuseds = zeroed(t.common, nk), zeroed(t.lent, nk), false
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
 		t.asks[i].class = -1
@@ -200,9 +202,6 @@ func (a *Allocator) aim() {
 	}
 	for i := range t.must {
 		copy(t.want[i], t.must[i])
-		for k := range t.unused {
-			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, int64(n), int64(i)), plus(t.protected[i][k], t.keeping[i][k])))
-		}
 	}
 	a.rest()
 }
@@ -217,6 +216,9 @@ func (t *target) take(i, c int, amount, survival Amount) {
 
 // takeFor gives amount of engine e, and of the class's ceiling, to class k of life i.
 func (a *Allocator) takeFor(i, k, e int, amount Amount) {
+	if amount == (Amount{}) {
+		return
+	}
 	t := &a.t
 	t.take(i, e, amount, a.survival(t.lives[i], e))
 	if c := t.ceiling[k]; c >= 0 {
@@ -281,17 +283,30 @@ func (a *Allocator) usedWithin(k int) {
 	t := &a.t
 	floor := t.floors[k]
 	n := int64(len(t.lives))
-	own, rest := make([]Amount, n), make([]Amount, n)
+	t.left[k] = floor
+	var total Amount
+	for _, l := range t.lives {
+		total = plus(total, l.classes[k].total)
+	}
+	if total == (Amount{}) {
+		return
+	}
+	t.amounts, t.rests = zeroed(t.amounts, len(t.lives)), zeroed(t.rests, len(t.lives))
+	own, rest := t.amounts, t.rests
 	left := floor
 	for i, l := range t.lives {
-		at := &l.classes[k]
-		own[i] = least(at.total, part(floor, n, int64(i)))
-		rest[i] = minus(at.total, own[i])
-		left = minus(left, own[i])
+		if at := &l.classes[k]; at.total != (Amount{}) {
+			own[i] = least(at.total, part(floor, n, int64(i)))
+			rest[i] = minus(at.total, own[i])
+			left = minus(left, own[i])
+		}
 	}
 	t.split(rest, over(left, Amount{}))
-	t.left[k] = floor
+	t.lent[k] = !within(total, floor)
 	for i, l := range t.lives {
+		if l.classes[k].total == (Amount{}) {
+			continue
+		}
 		own := plus(own[i], rest[i])
 		t.protected[i][k] = own
 		t.left[k] = over(t.left[k], own)
@@ -441,6 +456,9 @@ func (a *Allocator) keep(k, i int) (Amount, string) {
 // common is what is kept of class k by those who are told of each other.
 func (a *Allocator) common(k int) (all Amount) {
 	t := &a.t
+	if !slices.ContainsFunc(t.lives, func(l *life) bool { return l.told }) {
+		return all
+	}
 	var used, protected, hold Amount
 	for i, l := range t.lives {
 		used, protected = plus(used, l.classes[k].total), plus(protected, t.protected[i][k])
@@ -458,6 +476,9 @@ func (a *Allocator) common(k int) (all Amount) {
 // little would end one of everybody's.
 func (a *Allocator) lends(k int) {
 	t := &a.t
+	if !t.lent[k] {
+		return
+	}
 	claims := zeroed(t.amounts, len(t.lives))
 	t.amounts = claims
 	for e := range a.pool.Engines {
@@ -470,7 +491,9 @@ func (a *Allocator) lends(k int) {
 		}
 		order := t.order[:0]
 		for i := range t.lives {
-			order = append(order, i)
+			if t.loan[i][k*len(a.pool.Engines)+e] != (Amount{}) {
+				order = append(order, i)
+			}
 		}
 		t.order = order
 		slices.SortStableFunc(order, func(x, y int) int {
@@ -491,8 +514,16 @@ func (a *Allocator) keeps(k int) {
 	t.common[k] = a.common(k)
 	t.amounts = zeroed(t.amounts, len(t.lives))
 	extra := t.amounts
-	for i := range t.lives {
-		extra[i], t.why[i][k] = a.keep(k, i)
+	any := false
+	for i, l := range t.lives {
+		if l.classes[k].hold == (Amount{}) && t.common[k] == (Amount{}) && a.pool.Classes[k].Unlent == (Amount{}) && l.seen && a.now-l.at <= Time(a.cfg.Stale) {
+			continue
+		}
+		extra[i], _ = a.keep(k, i)
+		any = any || extra[i] != (Amount{})
+	}
+	if !any {
+		return
 	}
 	t.split(extra, t.left[k])
 	for i, l := range t.lives {
@@ -584,7 +615,8 @@ func (a *Allocator) cutFor(i, k int, unit Amount) {
 // rest is 7 and 8.
 func (a *Allocator) rest() {
 	t := &a.t
-	claims := make([]Amount, len(t.lives))
+	t.amounts = zeroed(t.amounts, len(t.lives))
+	claims := t.amounts
 	for c := range a.accounts {
 		left := most(t.cap[c], Amount{})
 		for i, l := range t.lives {
