@@ -299,7 +299,7 @@ func (a *Allocator) floorOf(i, k int) Amount {
 	t := &a.t
 	n := int64(len(t.lives))
 	c := &a.pool.Classes[k]
-	f := plus(t.protected[i][k], t.keeping[i][k])
+	f := plus(t.protected[i][k], a.keptOf(i, k))
 	if c.Windowed {
 		// It is owed as a whole, by whoever has work of the class.
 		return a.windowOf(i, k)
@@ -323,7 +323,7 @@ func (a *Allocator) unused() {
 	t.unused, t.unuseds = zeroed(t.unused, len(a.pool.Classes)), true
 	for i := range t.lives {
 		for k := range t.unused {
-			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, n, int64(i)), plus(t.protected[i][k], t.keeping[i][k])))
+			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, n, int64(i)), plus(t.protected[i][k], a.keptOf(i, k))))
 		}
 	}
 }

@@ -109,7 +109,7 @@ func (a *Allocator) classStatus(v *ReplicaStatus, i int) {
 	for k := range a.pool.Classes {
 		at := &l.classes[k]
 		_, why := a.keep(k, i)
-		kept := plus(a.t.protected[i][k], a.t.keeping[i][k])
+		kept := plus(a.t.protected[i][k], a.keptOf(i, k))
 		g := part(a.pool.Classes[k].Floor, n, int64(i))
 		v.Classes = append(v.Classes, ClassStatus{
 			Class: a.pool.Classes[k].Name, Guarantee: g, Floor: l.floors[k], Kept: kept, Why: why, Used: at.total,

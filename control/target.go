@@ -44,7 +44,7 @@ type target struct {
 	now       [][]Amount // grants as they are to be, by account
 	took      []bool     // by life: something idle was taken
 	common    []Amount   // by class: what is kept of it by those who are told of each other
-	keeping   [][]Amount // by class: 5
+	keeping   [][]Amount // by class and engine: 5
 	loan      [][]Amount // by class and engine: what is used beyond floors
 	protected [][]Amount // by class: what of the floor is in use or wanted
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
@@ -136,7 +136,7 @@ func (a *Allocator) aim() {
 	t.firm = grown(t.firm, n, m)
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
-	t.bars, t.keeping = grown(t.bars, n, nk), grown(t.keeping, n, nk)
+	t.bars, t.keeping = grown(t.bars, n, nk), grown(t.keeping, n, nk*ne)
 	t.common, t.lent, t.unuseds = zeroed(t.common, nk), zeroed(t.lent, nk), false
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
@@ -544,7 +544,7 @@ func (a *Allocator) keeps(k int) {
 				if c := t.ceiling[k]; c >= 0 {
 					t.kept[i][c] = plus(t.kept[i][c], give)
 				}
-				t.keeping[i][k] = plus(t.keeping[i][k], give)
+				t.keeping[i][k*len(a.pool.Engines)+e] = plus(t.keeping[i][k*len(a.pool.Engines)+e], give)
 				t.left[k] = over(t.left[k], give)
 				extra[i] = minus(extra[i], give)
 			}
@@ -559,7 +559,7 @@ func (a *Allocator) waitsBeyond(k int) {
 		again = false
 		for _, i := range t.waiting(k) {
 			at := &t.lives[i].classes[k]
-			if at.head[0] < 1 || a.place(i, k, at.head) < 0 {
+			if at.head[0] < 1 || a.place(i, k, at.head) < 0 && !a.placeInKept(i, k, at.head) {
 				continue
 			}
 			a.gave(i, k)
@@ -576,9 +576,56 @@ func (a *Allocator) waitsBeyond(k int) {
 	}
 }
 
+// placeInKept finds room for a request of class k beyond its floor in what is kept for
+// the class itself: it is beyond on one resource and not on another.
+func (a *Allocator) placeInKept(i, k int, unit Amount) bool {
+	t := &a.t
+	ne := len(a.pool.Engines)
+	if c := t.ceiling[k]; c >= 0 && !within(unit, t.room(i, c)) {
+		return false
+	}
+	for e := range ne {
+		miss := over(unit, most(t.room(i, e), Amount{}))
+		var kept Amount
+		for j := range t.lives {
+			kept = plus(kept, t.keeping[j][k*ne+e])
+		}
+		if !within(miss, kept) {
+			continue
+		}
+		for j := range t.lives {
+			give := least(miss, t.keeping[j][k*ne+e])
+			if give == (Amount{}) {
+				continue
+			}
+			miss = minus(miss, give)
+			t.keeping[j][k*ne+e] = minus(t.keeping[j][k*ne+e], give)
+			t.kept[j][e] = minus(t.kept[j][e], give)
+			if c := t.ceiling[k]; c >= 0 {
+				t.kept[j][c] = minus(t.kept[j][c], give)
+			}
+			a.takeFor(j, k, e, minus(Amount{}, give))
+		}
+		a.takeFor(i, k, e, unit)
+		t.idle[e] = minus(t.idle[e], unit)
+		return true
+	}
+	return false
+}
+
+// keptOf is what life i keeps of class k.
+func (a *Allocator) keptOf(i, k int) (sum Amount) {
+	ne := len(a.pool.Engines)
+	for _, v := range a.t.keeping[i][k*ne : (k+1)*ne] {
+		sum = plus(sum, v)
+	}
+	return sum
+}
+
 // cutFor takes one request's need from whoever borrows most for the same class, if
 // that leaves him no less than life i then has. It comes free when something of his
-// ends.
+// ends. Who waits for something himself is left alone: he would have to end his loans
+// for it.
 func (a *Allocator) cutFor(i, k int, unit Amount) {
 	t := &a.t
 	ne := len(a.pool.Engines)
@@ -591,7 +638,7 @@ func (a *Allocator) cutFor(i, k int, unit Amount) {
 	mine := plus(total(i), unit)
 	donor := -1
 	for j := range t.lives {
-		if n := total(j); j != i && within(mine, minus(n, unit)) && (donor < 0 || n[0] > total(donor)[0]) {
+		if n := total(j); j != i && t.asks[j].class < 0 && within(mine, minus(n, unit)) && (donor < 0 || n[0] > total(donor)[0]) {
 			donor = j
 		}
 	}
