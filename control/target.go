@@ -12,12 +12,13 @@ import (
 //  2. what classes use within their floors, by rank; of a class that uses more than
 //     its floor over all replicas, each replica's guarantee first, the rest in
 //     equal parts;
-//  3. what waits within a floor, one request at a time, the longest waiting first;
+//  3. what waits within a floor, one request at a time, the longest waiting first of
+//     those that can be in time;
 //  4. loans: what is used beyond floors, which ends by itself or for 2 and 3;
-//  5. what replicas keep of their guarantees though they do not use it: as their
-//     cores hold it, and more where demand presses or nobody knows (see keep). What
-//     their own loans have of it they can call back without anybody else;
-//  6. what waits and has to borrow, by rank, one request at a time for each replica;
+//  5. what replicas keep of floors though they do not use it, as their cores hold it, once
+//     for all that are told of each other, and more where nobody knows (see keep);
+//  6. what waits and has to borrow, by rank, one request at a time for each replica,
+//     also out of what is kept for its own class;
 //     one that has waited for long gets, when somebody's ends, what that one borrows
 //     beyond an equal part;
 //  7. what was wanted of late;
@@ -25,7 +26,8 @@ import (
 //     request that comes finds capacity where it comes.
 //
 // The sum is the target. 1 to 6 is what has to be: only for that is anything taken
-// from a replica at once. The rest moves when there is time.
+// from a replica at once, and only for 1 to 3 what it uses. The rest moves when there is
+// time. What waits only for its core's stall guard, or has just been given room, keeps it.
 //
 // Alternatives: shares by weights alone leave capacity idle at one replica while
 // requests wait at another; handing everything to whoever asks makes every request wait for

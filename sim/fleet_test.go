@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -102,6 +103,70 @@ func TestFleetRefuses(t *testing.T) {
 		arm.Fleet = &c.fleet
 		if _, err := Simulate(&trace.Trace{}, arm); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+}
+
+// mixed is a trace of chats that come in waves, and of batch work of many sizes, with so
+// many of each a second.
+func mixed(seed uint64, length time.Duration, chats, batches float64) *trace.Trace {
+	r := rand.New(rand.NewPCG(seed, 0))
+	t := &trace.Trace{Profile: "mixed", Seed: uint32(seed)}
+	t.Workload.DurationMs = int(length / time.Millisecond)
+	t.Workload.ResumeDurationMs = t.Workload.DurationMs
+	size := func(least, most float64) int { return int(least * math.Pow(most/least, r.Float64())) }
+	for at := time.Duration(0); ; {
+		rate := chats * (1 + 0.8*math.Sin(2*math.Pi*at.Seconds()/120))
+		at += time.Duration(r.ExpFloat64() / rate * 1e9)
+		if at > length {
+			break
+		}
+		out := size(30, 400)
+		t.Entries = append(t.Entries, trace.Entry{ID: fmt.Sprint("i", len(t.Entries)), Class: trace.Interactive, Arrival: at, PromptTokens: size(100, 3000), MaxTokens: out * (1 + r.IntN(3)), Output: out, Session: fmt.Sprint("s", r.IntN(50))})
+	}
+	for at := time.Duration(0); ; {
+		at += time.Duration(r.ExpFloat64() / batches * 1e9)
+		if at > length {
+			break
+		}
+		out := size(50, 800)
+		t.Entries = append(t.Entries, trace.Entry{ID: fmt.Sprint("b", len(t.Entries)), Class: trace.Batch, Arrival: at, PromptTokens: size(300, 7000), MaxTokens: out, Output: out})
+	}
+	slices.SortFunc(t.Entries, func(a, b trace.Entry) int { return int(a.Arrival - b.Arrival) })
+	return t
+}
+
+// The same holds for an engine of 32 slots at about 70 % of what it can do: there shares
+// are wide enough for most requests. All that is done in time is counted, too.
+func TestWideFleetEquivalence(t *testing.T) {
+	m, err := simengine.LoadModel("llama2-70b-h100-80gb-tp8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := simengine.DefaultConfig()
+	e.Model, e.MaxNumSeqs, e.NumBlocks, e.MaxModelLen, e.MaxBatchedTokens = m, 32, 4097, 8192, 8192
+	var traces []Source
+	for seed := range uint64(3) {
+		traces = append(traces, FromFile("mixed", mixed(seed+1, 10*time.Minute, 1.5, 1)))
+	}
+	plan := func(f *Fleet) *ArmReport {
+		rep, err := Execute(&Plan{Traces: traces, Arms: []string{Headgate}, Engine: e, Fleet: f}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &rep.Arms[0]
+	}
+	one := plan(nil)
+	for _, s := range Spreads() {
+		a := plan(&Fleet{Replicas: 4, Spread: s, Delay: DefaultDelay})
+		t.Logf("4 gateways by %s: on time %d and %d alone, batch %d and %d, tokens in time %d and %d, makespan %.1f and %.1f s, reclaims %d and %d", s,
+			a.Interactive.OnTime, one.Interactive.OnTime, a.Batch.Completed, one.Batch.Completed, a.Batch.TokensInWindow, one.Batch.TokensInWindow,
+			meanMakespan(a), meanMakespan(one), a.Reclaims, one.Reclaims)
+		if float64(a.Interactive.OnTime) < 0.97*float64(one.Interactive.OnTime) || a.Batch.Completed != one.Batch.Completed {
+			t.Errorf("4 gateways by %s: on time %d, batch %d; alone %d and %d", s, a.Interactive.OnTime, a.Batch.Completed, one.Interactive.OnTime, one.Batch.Completed)
+		}
+		if float64(a.Batch.TokensInWindow) < 0.97*float64(one.Batch.TokensInWindow) {
+			t.Errorf("4 gateways by %s: %d batch tokens in time, alone %d", s, a.Batch.TokensInWindow, one.Batch.TokensInWindow)
 		}
 	}
 }
