@@ -187,6 +187,8 @@ type fitting struct {
 	// Why not, on the engine that came closest.
 	refusal  refusal
 	resource Resource
+	// stalls: the guard refuses it on some engine, where it may not later.
+	stalls bool
 }
 
 // refusal names the condition that does not hold.
@@ -235,7 +237,7 @@ func (f *fitting) better(than *fitting) bool {
 // fit evaluates the conditions on every engine that could run the request and
 // picks the best.
 func (c *Core) fit(cl *class, q *request) fitting {
-	best := fitting{refusal: refusedEngine}
+	best, stalls := fitting{refusal: refusedEngine}, false
 	for e := range c.engines {
 		f, ok := c.fitOn(cl, &c.engines[e], q)
 		if !ok {
@@ -244,10 +246,12 @@ func (c *Core) fit(cl *class, q *request) fitting {
 		if len(c.engines) == 1 {
 			return f
 		}
+		stalls = stalls || f.stalls
 		if f.better(&best) {
 			best = f
 		}
 	}
+	best.stalls = stalls
 	return best
 }
 
@@ -276,7 +280,7 @@ func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
 	case f.loan && c.unending(cl, en, q, &f) && !cl.alone(f.amount):
 		f.refusal = refusedWhole
 	case c.stalls(q.class, en, q) || c.crowds(q.class, en, q):
-		f.refusal = refusedStall
+		f.refusal, f.stalls = refusedStall, true
 	default:
 		f.ok = true
 		if len(c.engines) > 1 {
@@ -559,6 +563,7 @@ func (c *Core) progress(ev *Event) {
 	}
 	c.use(h.class, en, delta)
 	c.absorb(h.class)
+	c.callLoansIn()
 	// Growth, too, may let something start: a head that it takes beyond its floor
 	// keeps nobody from borrowing any more.
 	if c.waiting != 0 {

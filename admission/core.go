@@ -519,12 +519,8 @@ func (c *Core) offer(ev *Event) {
 	cl := &c.classes[ev.Class]
 	q := &c.requests[slot]
 	c.place++
-	*q = request{
-		gen: uint32(ev.ID >> 32), class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out,
-		declared: ev.Out >= 0, whole: ev.Flags&FlagWhole != 0, unsplit: ev.Flags&FlagUnsplit != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine, barred: ev.Barred, session: ev.Session, n: max(ev.N, 1), hold: none, place: c.place, arrived: c.now, waits: c.now,
-		first: min(max(ev.First, 0), maxDuration), token: min(max(ev.Token, 0), maxDuration),
-		line: c.line(ev.Class, ev.Tenant), prev: none, next: none, longer: none, later: none,
-	}
+	*q = c.asked(ev)
+	q.gen, q.place, q.line = uint32(ev.ID>>32), c.place, c.line(ev.Class, ev.Tenant)
 	cl.counts.Offered++
 	refuse := func(why Cause, want, allowed int64) {
 		c.unpair(ev.Class, ev.ID)

@@ -94,7 +94,7 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 		slot := cl.queue.head
 		f := c.seek(k, slot)
 		if !f.ok {
-			c.held = c.held || f.refusal == refusedStall
+			c.held = c.held || f.stalls
 			if f.within && cl.recall.open {
 				c.stay(cl, &f)
 			}

@@ -51,6 +51,8 @@ type life struct {
 	rank  uint64
 	lease int64
 	live  bool
+	// loaded: it was found in the store, and may be told to have its lease yet.
+	loaded bool
 	// name is false for a life that another of the same replica has followed: what
 	// survives is the later one's.
 	name bool
@@ -61,6 +63,9 @@ type life struct {
 	at   Time   // of its last report
 
 	granted []Amount // by account, of the last grant
+	// survives is, by account, what a grant has said that survives. Before that it is kept
+	// from others' raises, but may be another's still.
+	survives []Amount
 	// owed are the grants that it may be using, or may still take up: the one that it
 	// last acknowledged and all later ones.
 	owed []owed
@@ -72,6 +77,7 @@ type life struct {
 
 	classes  []classAt
 	floors   []Amount // by class, as granted
+	unlent   []Amount // by class, as granted
 	recall   bool     // what is above its grant is wanted by protected demand
 	gone     Time     // when its lease was seen to be over
 	until    Time     // when whatever it left is over at the latest
@@ -236,7 +242,7 @@ func (a *Allocator) configure(p *Pool) {
 		return n
 	}
 	for _, l := range a.lives {
-		l.granted, l.used, l.bound = move(l.granted), move(l.used), move(l.bound)
+		l.granted, l.survives, l.used, l.bound = move(l.granted), move(l.survives), move(l.used), move(l.bound)
 		for i := range l.owed {
 			l.owed[i].amounts = move(l.owed[i].amounts)
 		}
@@ -248,13 +254,13 @@ func (a *Allocator) configure(p *Pool) {
 func (a *Allocator) reset(l *life, old *Pool) {
 	ne, nk := len(a.pool.Engines), len(a.pool.Classes)
 	l.highs, l.totals = make([][recent]Amount, ne), make([]Amount, ne)
-	classes, floors := l.classes, l.floors
-	l.classes, l.floors = make([]classAt, nk), make([]Amount, nk)
+	classes, floors, unlent := l.classes, l.floors, l.unlent
+	l.classes, l.floors, l.unlent = make([]classAt, nk), make([]Amount, nk), make([]Amount, nk)
 	for k := range l.classes {
 		l.classes[k] = classAt{used: make([]Amount, ne), slack: never}
 		for j := range classes {
 			if old.Classes[j].Name == a.pool.Classes[k].Name {
-				l.floors[k] = floors[j]
+				l.floors[k], l.unlent[k] = floors[j], unlent[j]
 			}
 		}
 	}
@@ -297,7 +303,7 @@ func (a *Allocator) born(id ID) *life {
 	h := fnv.New64a()
 	h.Write([]byte(a.pool.Name + "\x00" + id.Replica))
 	n := len(a.accounts)
-	l := &life{id: id, rank: h.Sum64(), name: true, granted: make([]Amount, n), used: make([]Amount, n), bound: make([]Amount, n)}
+	l := &life{id: id, rank: h.Sum64(), name: true, granted: make([]Amount, n), survives: make([]Amount, n), used: make([]Amount, n), bound: make([]Amount, n)}
 	for _, other := range a.lives {
 		if other.id.Replica == id.Replica {
 			other.name = false
@@ -324,7 +330,7 @@ func (a *Allocator) load(g *Grant) {
 	for i := range g.Accounts {
 		c := &g.Accounts[i]
 		if n := a.index(c.Engine, c.Class); n >= 0 {
-			before[n], now[n] = most(c.Bound, c.Survival), c.Amount
+			before[n], now[n], l.survives[n] = most(c.Bound, c.Survival), c.Amount, c.Survival
 		}
 	}
 	l.granted = slices.Clone(now)
@@ -332,7 +338,7 @@ func (a *Allocator) load(g *Grant) {
 	l.owed = []owed{{epoch: g.Epoch, rev: g.Rev - 1, lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
 	a.bind(l)
 	// Whether it still has its lease the members tell.
-	l.live, l.gone, l.until = false, a.now, a.now+Time(a.cfg.Residual)
+	l.live, l.loaded, l.gone, l.until = false, true, a.now, a.now+Time(a.cfg.Residual)
 	l.residual = a.cfg.Residual
 }
 
@@ -360,7 +366,7 @@ func (a *Allocator) join(m *Member) {
 	case l.live:
 		a.depart(l)
 	}
-	l.live, l.seen, l.at = true, false, a.now
+	l.live, l.loaded, l.seen, l.at = true, false, false, a.now
 	if l.lease != m.Lease {
 		// What it had of grants is void, but until it reports under the new lease it may
 		// not know that yet.
@@ -584,7 +590,7 @@ func (a *Allocator) bury() {
 			return false
 		}
 		over := a.now >= l.until
-		if !over {
+		if !over && !l.loaded {
 			over = true
 			for n := range a.accounts {
 				over = over && (a.accounts[n].engine < 0 || l.bound[n] == (Amount{}))

@@ -50,7 +50,7 @@ func (a *Allocator) decide() {
 	for i, l := range t.lives {
 		// What was idle when it was taken may be in use by the time that this is known.
 		recall := (l.recall || urgent && t.short[i]) && !coversAll(now[i], l.used)
-		if recall, l.recall = recall && !l.recall, recall; recall || !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
+		if recall, l.recall = recall && !l.recall, recall; recall || !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || a.survivesMore(l) || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
 			a.write(i, now[i])
 		}
 	}
@@ -152,15 +152,17 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 		short := false
 		give := func(i int, up Amount) {
 			l := t.lives[i]
+			its := most(l.bound[c], a.survival(l, c))
 			for r := range left {
 				if left[r] < 0 {
 					// A leader that took over counts bounds that were over before others
-					// were given what they left. Nobody may have them again.
-					up[r] = 0
+					// were given what they left: nobody may have them again. And what
+					// survives of a replica that is new may still be another's.
+					its[r] = l.survives[c][r]
 				}
 			}
-			up = least(up, plus(free, over(l.bound[c], now[i][c])))
-			free = minus(free, minus(over(plus(now[i][c], up), l.bound[c]), over(now[i][c], l.bound[c])))
+			up = least(up, plus(free, over(its, now[i][c])))
+			free = minus(free, minus(over(plus(now[i][c], up), its), over(now[i][c], its)))
 			now[i][c] = plus(now[i][c], up)
 		}
 		for _, i := range order {
@@ -235,6 +237,15 @@ func (a *Allocator) floorOf(i, k int) Amount {
 	return least(plus(f, mine), c.Floor)
 }
 
+// unlentOf is the part of that which is never lent.
+func (a *Allocator) unlentOf(i, k int) Amount {
+	c := &a.pool.Classes[k]
+	if c.Windowed {
+		return Amount{}
+	}
+	return least(part(c.Unlent, int64(len(a.t.lives)), int64(i)), a.floorOf(i, k))
+}
+
 // windowOf shares a windowed floor between the replicas that have work of the class,
 // or all where none has.
 func (a *Allocator) windowOf(i, k int) Amount {
@@ -259,7 +270,32 @@ func (a *Allocator) windowOf(i, k int) Amount {
 // grant was written.
 func (a *Allocator) floorsMoved(i int) bool {
 	for k := range a.pool.Classes {
-		if a.floorOf(i, k) != a.t.lives[i].floors[k] {
+		if l := a.t.lives[i]; a.floorOf(i, k) != l.floors[k] || a.unlentOf(i, k) != l.unlent[k] {
+			return true
+		}
+	}
+	return false
+}
+
+// keptFor is what a life's next grant says that survives: all that is to, once nobody
+// else is bound by it.
+func (a *Allocator) keptFor(l *life, c int) Amount {
+	survives, left := a.survival(l, c), a.free(c)
+	for r := range left {
+		if left[r] < 0 {
+			survives[r] = min(survives[r], l.survives[c][r])
+		}
+	}
+	return survives
+}
+
+// survivesMore tells whether more survives of a life than its grant says.
+func (a *Allocator) survivesMore(l *life) bool {
+	if a.pool.Survival == (Amount{}) || !l.seen {
+		return false
+	}
+	for c := range a.accounts {
+		if a.keptFor(l, c) != l.survives[c] {
 			return true
 		}
 	}
@@ -286,16 +322,14 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	a.bind(l)
 	for c := range a.accounts {
 		v := &g.Accounts[c]
-		v.Amount, v.Bound, v.Survival = amounts[c], l.bound[c], a.survival(l, c)
+		l.survives[c] = a.keptFor(l, c)
+		v.Amount, v.Bound, v.Survival = amounts[c], l.bound[c], l.survives[c]
 		v.Engine, v.Class = a.accountName(c)
 	}
 	for k := range g.Classes {
 		c := &a.pool.Classes[k]
-		l.floors[k] = a.floorOf(i, k)
-		g.Classes[k] = ClassGrant{Class: c.Name, Floor: l.floors[k]}
-		if !c.Windowed {
-			g.Classes[k].Unlent = least(part(c.Unlent, int64(len(a.t.lives)), int64(i)), l.floors[k])
-		}
+		l.floors[k], l.unlent[k] = a.floorOf(i, k), a.unlentOf(i, k)
+		g.Classes[k] = ClassGrant{Class: c.Name, Floor: l.floors[k], Unlent: l.unlent[k]}
 	}
 	a.fx = append(a.fx, Effect{Op: Write, Grant: g, ID: l.id})
 }

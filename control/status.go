@@ -5,11 +5,14 @@ import "time"
 // Status is a pool as its leader sees it, for people. What changes with time alone is
 // not in it, so that it is the same for as long as nothing happens.
 type Status struct {
-	Pool     string          `json:"pool"`
-	Epoch    uint64          `json:"epoch"`
-	Revision uint64          `json:"revision"`
-	Accounts []AccountStatus `json:"accounts"`
-	Replicas []ReplicaStatus `json:"replicas"`
+	Pool     string `json:"pool"`
+	Epoch    uint64 `json:"epoch"`
+	Revision uint64 `json:"revision"`
+	// Published numbers what its leader has published of it, so that one that is read
+	// again is not taken for news. It is the shell's.
+	Published uint64          `json:"published"`
+	Accounts  []AccountStatus `json:"accounts"`
+	Replicas  []ReplicaStatus `json:"replicas"`
 	// Handoffs are the last stages, the newest first.
 	Handoffs []Handoff `json:"handoffs"`
 }

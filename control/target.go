@@ -317,6 +317,16 @@ func (a *Allocator) waitsWithin(k int) {
 	}
 }
 
+// held is what class k of life i keeps out of its own core's reach.
+func (a *Allocator) held(k, i int) Amount {
+	c := &a.pool.Classes[k]
+	hold := least(a.t.lives[i].classes[k].hold, c.Floor)
+	if c.Windowed {
+		return hold
+	}
+	return most(hold, part(c.Unlent, int64(len(a.t.lives)), int64(i)))
+}
+
 // keep is what class k of life i keeps of its guarantee, used or not, and why.
 //
 // An idle guarantee is lent, but for what the replica's core holds, which goes by how
@@ -331,7 +341,7 @@ func (a *Allocator) keep(k, i int) (Amount, string) {
 		return at.hold, "owed over a window"
 	}
 	whole := most(part(c.Floor, n, int64(i)), Amount{})
-	base := most(least(at.hold, c.Floor), part(c.Unlent, n, int64(i)))
+	base := a.held(k, i)
 	spare := over(whole, most(base, at.total))
 	switch {
 	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
@@ -387,7 +397,8 @@ func (a *Allocator) keeps(k int) {
 		for _, v := range t.loan[i] {
 			loans = plus(loans, v)
 		}
-		extra[i] = over(over(keep, t.protected[i][k]), loans)
+		// The core's loans are not in what it holds, nor in what is never lent.
+		extra[i] = most(over(over(keep, t.protected[i][k]), loans), over(a.held(k, i), t.protected[i][k]))
 	}
 	t.split(extra, t.left[k])
 	for i, l := range t.lives {

@@ -30,6 +30,9 @@ func (g *Gateway) read(w *response, r *http.Request) ([]byte, *wire.Error) {
 	case err == nil:
 		w.unread = false
 		_ = w.control.SetReadDeadline(time.Time{})
+		if g.forwarder != nil && !w.hopped {
+			w.body = body
+		}
 		return body, nil
 	case errors.As(err, &large):
 		return nil, wire.BodyTooLarge(limit)

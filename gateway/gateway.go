@@ -44,9 +44,14 @@ type Limits struct {
 
 // Config of a gateway.
 type Config struct {
-	Limits  Limits
-	Auth    *identity.Authenticator
-	Pools   []*relay.Pool
+	Limits Limits
+	Auth   *identity.Authenticator
+	Pools  []*relay.Pool
+	// Replica is this one's name in a fleet, which answers show; "": there is no fleet.
+	Replica string
+	// Forward has requests that would have to wait here served by other replicas; nil:
+	// they wait.
+	Forward *Forwarding
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	// Tracer begins the spans of requests; nil: none is traced.
@@ -66,6 +71,8 @@ type Gateway struct {
 	server   *http.Server
 	requests *prometheus.CounterVec
 	draining atomic.Bool
+
+	forwarder *forwarder // nil: nothing is sent on
 }
 
 const idleConnection = 2 * time.Minute
@@ -77,6 +84,9 @@ func New(cfg Config) *Gateway {
 	}, []string{"route", "status"})}
 	g.current.Store(&cfg)
 	cfg.Metrics.MustRegister(g.requests)
+	if cfg.Forward != nil {
+		g.forwarder = newForwarder(*cfg.Forward, cfg.Replica, cfg.Metrics)
+	}
 	// There is no WriteTimeout and no ReadTimeout: they would cut long answers.
 	// Bodies and writes have deadlines of their own.
 	g.server = &http.Server{
@@ -149,12 +159,18 @@ func (g *Gateway) Drain(ctx context.Context, also ...*relay.Pool) int {
 	// connection's last, so that clients go elsewhere with their next request.
 	g.server.SetKeepAlivesEnabled(false)
 	left := make(chan int)
-	pools := slices.Concat(g.live().Pools, also)
-	for _, p := range pools {
-		go func() { left <- p.Drain(ctx) }()
+	all := []func(context.Context) int{}
+	for _, p := range slices.Concat(g.live().Pools, also) {
+		all = append(all, p.Drain)
+	}
+	if g.forwarder != nil {
+		all = append(all, g.forwarder.finish)
+	}
+	for _, drain := range all {
+		go func() { left <- drain(ctx) }()
 	}
 	ended := 0
-	for range pools {
+	for range all {
 		ended += <-left
 	}
 	// Every call has returned; what is left to the server is to write out last
@@ -199,7 +215,12 @@ func (g *Gateway) carry(w *response, r *http.Request, p *identity.Principal, req
 			own, w.asks, err = p.Limits(r.Header)
 		}
 		if err == nil {
-			err = pool.Serve(r.Context(), w.call(p, req, own), sink)
+			call := w.call(p, req, own)
+			done, failure := g.forward(w, r, pool, call)
+			if done {
+				return failure
+			}
+			err = pool.Serve(r.Context(), call, sink)
 		}
 		if err == nil || w.started || g.draining.Load() ||
 			err.Code != wire.CodeDraining && err.Code != wire.CodeClassNotPermitted && err.Code != wire.CodeModelNotFound {
@@ -231,7 +252,7 @@ func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req
 func (w *response) call(p *identity.Principal, req *wire.Request, own identity.Limits) *relay.Call {
 	w.own = own != identity.Limits{}
 	return &relay.Call{
-		ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived, Span: w.span, Session: cmp.Or(w.session, req.CacheKey),
+		ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived, From: w.from, Span: w.span, Session: cmp.Or(w.session, req.CacheKey),
 		TTFT: own.TTFT, TPOT: own.TPOT,
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"headgate/engine/adapters"
 	"headgate/engine/enginetest"
 	"headgate/identity"
+	"headgate/journal"
 	"headgate/relay"
 	"headgate/wire"
 )
@@ -52,13 +53,17 @@ type setup struct {
 	slo       bool                // alice may have limits of her own, from 100 ms on
 	fleet     *Fleet              // that the pool is of, as replica a
 	wrap      func(engine.Adapter) engine.Adapter
+	beside    *rig        // another replica, whose engine is shared
+	replica   string      // in a fleet
+	forward   *Forwarding // to the others of it
+	journal   *journal.Writer
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
 }
 
 // rig is a gateway in front of a fake engine, and a client.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	engine  *enginetest.Engine
 	pool    *relay.Pool
 	gateway *Gateway
@@ -110,7 +115,7 @@ func testIdentity(t testing.TB, anonymous bool) identity.Config {
 
 // newRig starts a gateway. It must run in a bubble of testing/synctest unless
 // the setup has a listener of its own.
-func newRig(t *testing.T, s setup) *rig {
+func newRig(t testing.TB, s setup) *rig {
 	t.Helper()
 	def := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -134,7 +139,10 @@ func newRig(t *testing.T, s setup) *rig {
 	if s.slots == 0 {
 		s.slots = 4
 	}
-	r := &rig{t: t, engine: enginetest.New(t, s.engine), log: &logBuffer{}, served: make(chan error, 1)}
+	r := &rig{t: t, log: &logBuffer{}, served: make(chan error, 1)}
+	if r.engine = enginetest.New(t, s.engine); s.beside != nil {
+		r.engine = s.beside.engine
+	}
 	ec := r.engine.Config()
 	ec.APIKey = identity.NewSecret(engineKey)
 	if s.engine.KVTokens == 0 {
@@ -151,15 +159,15 @@ func newRig(t *testing.T, s setup) *rig {
 	}
 	r.metrics = prometheus.NewRegistry()
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	var replica control.ID
+	replica := replicaID(s.replica)
 	if s.fleet != nil {
 		replica = control.ID{Replica: "a", Boot: "1"}
 		s.fleet.Pools, s.fleet.Log = func() []*relay.Pool { return []*relay.Pool{r.pool} }, log
 	}
 	r.pool = relay.New(relay.Config{
-		Name: "main", Observe: s.observe, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
+		Name: "main", Observe: s.observe, Replica: replica, Journal: s.journal, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
 		Engines:     []relay.Engine{{Name: "gpu0", Adapter: adapter, ObserveEvery: 250 * time.Millisecond, Priority: []int{0, 10}}},
-		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Replica: replica, Log: log, Metrics: relay.NewMetrics(r.metrics),
+		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: relay.NewMetrics(r.metrics),
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
 			t := &admission.Table{Engines: engines}
 			envelope := t.Envelope()
@@ -187,7 +195,9 @@ func newRig(t *testing.T, s setup) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.gateway = New(Config{Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Log: log, Metrics: r.metrics, Fleet: s.fleet})
+	r.gateway = New(Config{
+		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Replica: s.replica, Forward: s.forward, Fleet: s.fleet, Log: log, Metrics: r.metrics,
+	})
 
 	l := s.listener
 	r.dial = s.dial
@@ -345,7 +355,7 @@ func (r *rig) stream(headers ...string) (*http.Response, *enginetest.Call) {
 
 // readEvent reads up to a blank line, byte by byte, so that nothing of the next
 // event is taken.
-func readEvent(t *testing.T, in io.Reader) string {
+func readEvent(t testing.TB, in io.Reader) string {
 	t.Helper()
 	var b []byte
 	one := make([]byte, 1)

@@ -20,6 +20,8 @@ type response struct {
 	header  http.Header
 	cfg     *Config // in force when the request came; it is judged by no other
 	id      string
+	from    string // the replica that has sent the request here, proven; "" is the client
+	hopped  bool   // it says that one has: it goes no further
 	arrived time.Time
 	span    *tracing.Span // nil: the request is not traced
 
@@ -32,6 +34,8 @@ type response struct {
 	started bool
 	unread  bool // there may be a body, or a rest of one
 	scratch []byte
+	body    []byte // as it came, while the request may be sent on
+	status  int    // of an answer of another replica; 0: it is this one's
 }
 
 const (
@@ -75,10 +79,16 @@ func newResponse(out http.ResponseWriter, r *http.Request, cfg *Config) *respons
 		out: out, control: http.NewResponseController(out), header: out.Header(), cfg: cfg, id: newID(), arrived: time.Now(),
 		unread: r.ContentLength != 0,
 	}
-	w.header.Set(headerID, w.id)
-	// The name that OpenAI's SDKs show.
-	w.header.Set("X-Request-Id", w.id)
+	w.identify(w.id)
 	return w
+}
+
+// identify gives the request an id.
+func (w *response) identify(id string) {
+	w.id = id
+	w.header.Set(headerID, id)
+	// The name that OpenAI's SDKs show.
+	w.header.Set("X-Request-Id", id)
 }
 
 // Admitted implements relay.Sink.

@@ -95,6 +95,7 @@ func (rt *route) takes(method string) bool {
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	w := newResponse(out, r, g.live())
+	g.received(w, r)
 	w.dialect = dialectOf(r.URL.EscapedPath())
 	rt, ok := find(r.URL)
 	var err *wire.Error
@@ -108,6 +109,9 @@ func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		err = g.authenticated(w, r, &rt)
 	}
 	status, code := http.StatusOK, ""
+	if w.status != 0 {
+		status = w.status
+	}
 	if err != nil {
 		status, code = err.Status, err.Code
 		w.fail(err)

@@ -51,6 +51,7 @@ const (
 	Switched      Kind = "switched"       // an operator has used a switch: see Switch
 	Started       Kind = "started"        // the process began to write
 	Stopped       Kind = "stopped"        // it stopped in an orderly way
+	Forwarded     Kind = "forwarded"      // a request was sent on to another replica, Peer, whose journal has its life
 	Dropped       Kind = "dropped"        // Count events are missing here
 )
 
@@ -59,7 +60,7 @@ var kinds = map[Kind]bool{
 	Progress: true, Ended: true, Released: true, Finished: true, Rejected: true, Ghost: true,
 	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true, RecallClosed: true,
 	LendingClosed: true, LendingOpened: true, EngineState: true, Switched: true,
-	Started: true, Stopped: true, Dropped: true,
+	Forwarded: true, Started: true, Stopped: true, Dropped: true,
 }
 
 // UnmarshalText refuses a kind that this version does not know: whoever
@@ -139,7 +140,10 @@ type Event struct {
 	Revision uint64 `json:"revision,omitempty"` // of the class table that allowed it
 	// Grant, in a fleet, is the epoch and revision of the grant that allowed it, or
 	// "survival" where none was in force.
-	Grant   string `json:"grant,omitempty"`
+	Grant string `json:"grant,omitempty"`
+	// Peer is another replica of the fleet: of a forwarded event the one that it was sent
+	// to, of an arrived one the one that sent it here.
+	Peer    string `json:"peer,omitempty"`
 	Count   uint64 `json:"count,omitempty"`   // of lost events
 	Version string `json:"version,omitempty"` // of the process that writes
 

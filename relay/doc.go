@@ -73,6 +73,7 @@ type Call struct {
 	Tenant    string
 	Principal string
 	Arrived   time.Time
+	From      string        // the replica that has sent it on; "" is the client
 	Span      *tracing.Span // of the request; nil: it is not traced
 	// Session is the client's name for what its requests share a growing prefix in;
 	// "" is none.

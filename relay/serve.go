@@ -94,7 +94,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		class: class, call: call, wake: make(chan struct{}, 1), arrived: admission.Time(call.Arrived.Sub(p.cfg.Start)),
 		prompt: p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content)), objective: p.objectiveLocked(class, call),
 	}
-	line := journal.Event{Kind: journal.Arrived, Mono: int64(r.arrived), Declared: req.Declared}
+	line := journal.Event{Kind: journal.Arrived, Mono: int64(r.arrived), Declared: req.Declared, Peer: call.From}
 	if p.matchLocked(req.Model) > 0 {
 		line.Model = req.Model
 	}
@@ -126,22 +126,10 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	p.gens[slot]++
 	r.id = admission.MakeID(p.gens[slot], slot)
 	p.records[slot] = r
-	out := int32(admission.Undeclared)
-	if req.Declared {
-		out = int32(min(req.MaxTokens, 1<<30))
-	}
-	// What a client of a stream has seen can't be taken back: the answer must be one
-	// that can be continued. Of any other nothing is seen before its end.
 	r.model, r.from = p.resumesLocked(class, req)
 	r.resumable = r.from != fromNothing
-	r.whole = req.Stream && !r.resumable
-	flags := uint8(0)
-	if r.whole {
-		flags = admission.FlagWhole
-	}
-	if req.Content.Media > 0 || !req.API.Generates() {
-		flags |= admission.FlagUnsplit
-	}
+	ev := r.shape()
+	r.whole = ev.Flags&admission.FlagWhole != 0
 	if p.core.shadow != nil {
 		// The shadow knows what could be; but nothing is ended, so nothing is asked for
 		// that it would take to go on.
@@ -151,11 +139,9 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	r.mind = p.core
 	r.mind.live++
 	r.barred = p.barredLocked(r)
-	home, cached := p.homeLocked(r)
-	p.stepLocked(r.mind, &admission.Event{
-		Kind: admission.Offer, Flags: flags, ID: r.id, Class: class, Tenant: tenant, Prompt: r.prompt, Out: out, N: int32(min(max(req.N, 1), 1<<20)),
-		Session: p.numberLocked(r), Engine: home, Cached: cached, Barred: r.barred, First: call.TTFT, Token: call.TPOT,
-	})
+	ev.ID, ev.Tenant, ev.Session, ev.Barred = r.id, tenant, p.numberLocked(r), r.barred
+	ev.Engine, ev.Cached = p.homeLocked(r)
+	p.stepLocked(r.mind, &ev)
 	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
 	return r, nil
 }

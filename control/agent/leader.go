@@ -28,6 +28,9 @@ type LeaderConfig struct {
 	Sized   func(pool string, found map[string]control.Amount) (*control.Pool, error)
 	TTL     time.Duration // of the term's lease
 	Timeout time.Duration // of one write
+	// Repeat is after how long a status that has not changed is published again, so that
+	// who goes by it knows that it still is so; 0: it is not.
+	Repeat time.Duration
 	// Noted is called with each stage of a handoff; nil: it is not.
 	Noted   func(control.Handoff)
 	Log     *slog.Logger
@@ -113,9 +116,12 @@ type ruled struct {
 	mu sync.Mutex
 	// What is to be written for each life, and whether somebody is at it.
 	pending map[control.ID]*write
-	// What was published, when, and whether that is still under way or has failed.
+	// What was published, without its number and time, when that was looked at and when it
+	// was written; whether that is still under way or has failed.
 	status []byte
-	at     time.Time
+	number uint64
+	looked time.Time
+	told   time.Time
 	busy   atomic.Bool
 	failed atomic.Bool
 	events []Event // the newest last
@@ -459,22 +465,30 @@ func (t *term) write(p *ruled, id control.ID, g *control.Grant) error {
 // publishEvery bounds how often people are told.
 const publishEvery = time.Second
 
-// publish writes what people may want to know, if that has changed.
+// publish writes what people and other replicas may want to know, if that has changed
+// or was written long ago.
 func (t *term) publish() {
 	for name, p := range t.pools {
-		if time.Since(p.at) < publishEvery || p.busy.Load() {
+		now := time.Now()
+		if now.Sub(p.looked) < publishEvery || p.busy.Load() {
 			continue
 		}
-		p.at = time.Now()
+		p.looked = now
 		v := Published{Status: *p.Status(), Handoffs: []Event{}}
 		for _, e := range slices.Backward(p.events) {
 			v.Handoffs = append(v.Handoffs, e)
 		}
 		b, err := json.Marshal(v)
-		if err != nil || string(b) == string(p.status) && !p.failed.Load() {
+		again := p.failed.Load() || t.leader.cfg.Repeat > 0 && now.Sub(p.told) >= t.leader.cfg.Repeat
+		if err != nil || !again && string(b) == string(p.status) {
 			continue
 		}
-		p.status = b
+		p.status, p.told = b, now
+		p.number++
+		v.Status.Published = p.number
+		if b, err = json.Marshal(v); err != nil {
+			continue
+		}
 		p.busy.Store(true)
 		t.tasks.Go(func() {
 			defer p.busy.Store(false)

@@ -11,7 +11,7 @@
 //	members/<replica>                  control.Member. It is bound to the life's lease.
 //	grants/<replica>/<boot>/<pool>     control.Grant. The leader writes it.
 //	reports/<replica>/<boot>/<pool>    control.Report. The replica writes it, and its lease's end leaves it.
-//	status/<pool>                      What the leader tells people about a pool.
+//	status/<pool>                      What the leader tells people and replicas about a pool.
 //	leader/<lease>                     {"leader": name}. Candidates, the oldest of them leads.
 //
 // What stands in a name for itself, a slash for one, is escaped as in a URL's path.

@@ -3,10 +3,14 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"headgate/control"
+	"headgate/control/etcd"
 	"headgate/control/etcd/etcdtest"
 	"headgate/control/store"
 )
@@ -16,26 +20,28 @@ import (
 // and all that is written comes through, during the failure and afterwards.
 func TestMemberFails(t *testing.T) {
 	for _, f := range []struct {
-		name          string
+		name string
+		// lost is why the watches there are begun anew; "" where they go on by themselves.
+		lost          string
 		fail, recover func(t *testing.T, c *etcdtest.Cluster, member int, links []*etcdtest.Link)
 	}{
 		{
-			"killed",
+			"killed", "",
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Kill() },
 			func(t *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Restart(t) },
 		},
 		{
-			"stopped",
+			"stopped", "no sign of life",
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Suspend() },
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Resume() },
 		},
 		{
-			"cut off from the others",
+			"cut off from the others", "no leader",
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Isolate(i) },
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Rejoin(i) },
 		},
 		{
-			"cut off from the clients",
+			"cut off from the clients", "",
 			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
 				each(links, i, (*etcdtest.Way).Cut)
 			},
@@ -44,7 +50,7 @@ func TestMemberFails(t *testing.T) {
 			},
 		},
 		{
-			"held up on the way to the clients",
+			"held up on the way to the clients", "no sign of life",
 			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
 				each(links, i, (*etcdtest.Way).Stall)
 			},
@@ -67,7 +73,9 @@ func TestMemberFails(t *testing.T) {
 				}
 			}
 			others((*etcdtest.Way).Cut)
-			replica, leader := open(t, links[0].Endpoints(), name), open(t, links[1].Endpoints(), name)
+			said := new(lines)
+			logs := func(c *etcd.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) }
+			replica, leader := open(t, links[0].Endpoints(), name, logs), open(t, links[1].Endpoints(), name)
 			m := control.Member{ID: control.ID{Replica: "a", Boot: "1"}}
 			session, err := replica.Join(t.Context(), m, ttl)
 			if err != nil {
@@ -93,6 +101,9 @@ func TestMemberFails(t *testing.T) {
 			if _, ok := <-session.Renewed(); !ok {
 				t.Error("the replica has lost its lease")
 			}
+			if !strings.Contains(said.String(), f.lost) {
+				t.Errorf("the watches were not lost for %q:\n%s", f.lost, said)
+			}
 			f.recover(t, c, victim, links)
 			w.roundTrip("with three members again")
 			select {
@@ -106,6 +117,24 @@ func TestMemberFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lines is what a log was told.
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
 }
 
 func each(links []*etcdtest.Link, i int, f func(*etcdtest.Way)) {

@@ -145,6 +145,27 @@ func (s *Store) Members(ctx context.Context) <-chan []control.Member {
 	})
 }
 
+// Statuses implements store.Store.
+func (s *Store) Statuses(ctx context.Context) <-chan store.PoolStatus {
+	out, feed := make(chan store.PoolStatus), store.NewStatusFeed()
+	put := func(kv *keyValue) {
+		if kind, names := s.keys.parse(string(kv.Key)); kind == statusOf {
+			feed.Put(store.PoolStatus{Pool: names[0], Status: kv.Value})
+		}
+	}
+	return serve(s, ctx, out, feed.Serve, s.keys.under(statusOf), func(kvs []*keyValue) {
+		for _, kv := range kvs {
+			put(kv)
+		}
+	}, func(events []*clientv3.Event) {
+		for _, e := range events {
+			if e.Type == clientv3.EventTypePut {
+				put(e.Kv)
+			}
+		}
+	})
+}
+
 // serve runs a watch and the feed that it fills.
 func serve[T any](s *Store, ctx context.Context, out chan T, feed func(context.Context, chan<- T), r keyRange, load func([]*keyValue), changed func([]*clientv3.Event)) <-chan T {
 	ctx, cancel := s.within(ctx)

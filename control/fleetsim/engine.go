@@ -26,6 +26,7 @@ type job struct {
 	there  bool // in the engine
 	over   bool // really
 	freed  bool // for its core
+	silent bool // the engine will not say when it is over
 }
 
 func plus(a, b control.Amount) control.Amount  { return control.Amount{a[0] + b[0], a[1] + b[1]} }
@@ -56,7 +57,7 @@ func (e *engine) end(j *job, tell bool) {
 	if j.there {
 		e.used = minus(e.used, j.amount)
 	}
-	if r := j.life.r; tell && j.life.alive {
+	if r := j.life.r; tell && j.life.alive && !j.silent {
 		e.w.at(e.w.now+e.w.near(), &r.part, func() { r.ended(j, admission.CauseFinished) })
 	}
 }

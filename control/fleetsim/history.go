@@ -121,7 +121,13 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 func (p *params) addClass(rng *rand.Rand, name string, floor int64, unit, ceiling, envelope control.Amount, mode admission.Mode, windowed bool) {
 	c := control.Class{Name: name, Floor: control.Amount{floor, floor * unit[1]}, Windowed: windowed}
 	if floor > 0 && !windowed && rng.IntN(2) == 0 {
-		n := rng.Int64N(floor + 1)
+		// Something of each engine is left for those of whom nothing is kept.
+		var unlent int64
+		for k := range p.pool.Classes {
+			unlent += p.pool.Classes[k].Unlent[0]
+		}
+		left := envelope[0] - unlent - int64(len(p.pool.Engines))*(1+p.pool.Survival[0]*int64(p.replicas))
+		n := rng.Int64N(max(min(floor, left), 0) + 1)
 		c.Unlent = control.Amount{n, n * unit[1]}
 	}
 	s := admission.ClassSpec{

@@ -98,6 +98,42 @@ func Newer(g, than *control.Grant) bool {
 	return g.Epoch > than.Epoch || g.Epoch == than.Epoch && g.Rev > than.Rev
 }
 
+// StatusFeed is what a reader has still to be told of the pools: the last of each.
+type StatusFeed struct {
+	mu      sync.Mutex
+	pending []PoolStatus
+	signal  signal
+}
+
+// NewStatusFeed returns a feed with nothing in it.
+func NewStatusFeed() *StatusFeed { return &StatusFeed{signal: newSignal()} }
+
+// Put in what was published: it replaces what was not sent yet of the same pool.
+func (f *StatusFeed) Put(s PoolStatus) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if i := slices.IndexFunc(f.pending, func(p PoolStatus) bool { return p.Pool == s.Pool }); i >= 0 {
+		f.pending[i] = s
+	} else {
+		f.pending = append(f.pending, s)
+	}
+	f.signal.set()
+}
+
+// Serve sends them to out until ctx is over, and closes it.
+func (f *StatusFeed) Serve(ctx context.Context, out chan<- PoolStatus) {
+	serve(ctx, f.signal, out, func() []PoolStatus {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if len(f.pending) == 0 {
+			return nil
+		}
+		s := f.pending[0]
+		f.pending = f.pending[1:]
+		return []PoolStatus{s}
+	})
+}
+
 // MemberFeed is the list of members that a reader has still to be told.
 type MemberFeed struct {
 	mu     sync.Mutex

@@ -66,6 +66,7 @@ type feed struct {
 	member func(replica string, m *control.Member)
 	grant  func(g *control.Grant)
 	report func(r *control.Report)
+	status func(s PoolStatus) // nil: it does not follow them
 }
 
 // NewMemory returns an empty store.
@@ -324,6 +325,28 @@ func (m *Memory) Members(ctx context.Context) <-chan []control.Member {
 	return out
 }
 
+// Statuses implements Store.
+func (m *Memory) Statuses(ctx context.Context) <-chan PoolStatus {
+	ctx, cancel := m.within(ctx)
+	out, to := make(chan PoolStatus), NewStatusFeed()
+	m.mu.Lock()
+	m.watchLocked(ctx, &feed{
+		list: func() {
+			for pool, status := range m.status {
+				to.Put(PoolStatus{pool, slices.Clone(status)})
+			}
+		},
+		status: to.Put,
+		member: func(string, *control.Member) {}, grant: func(*control.Grant) {}, report: func(*control.Report) {},
+	})
+	m.mu.Unlock()
+	go func() {
+		defer cancel()
+		to.Serve(ctx, out)
+	}()
+	return out
+}
+
 // term is a candidate's, and a leader's when it is the first.
 type term struct {
 	*Keeper
@@ -491,6 +514,11 @@ func (t *term) Publish(ctx context.Context, pool string, status []byte) error {
 		return err
 	}
 	m.status[pool] = slices.Clone(status)
+	m.tellLocked(func(f *feed) {
+		if f.status != nil {
+			f.status(PoolStatus{pool, slices.Clone(status)})
+		}
+	})
 	return nil
 }
 

@@ -32,6 +32,10 @@ type Store interface {
 	// whenever it changes, by the replicas' names, until ctx is over, when the channel is
 	// closed. A reader that is slow misses lists, never the last.
 	Members(ctx context.Context) <-chan []control.Member
+	// Statuses delivers what leaders publish of the pools: the last of each that is
+	// there, and what is published until ctx is over, when the channel is closed. It
+	// may leave out what was replaced, and repeat the last when a watch is begun anew.
+	Statuses(ctx context.Context) <-chan PoolStatus
 	// Campaign waits until this process leads or ctx is over. The term is renewed until
 	// ctx is over or it is lost or resigned.
 	Campaign(ctx context.Context, who string, ttl time.Duration) (Leadership, error)
@@ -42,6 +46,12 @@ type Store interface {
 
 // ErrTaken: another life of the replica still has its lease.
 var ErrTaken = errors.New("the replica's name is in use")
+
+// PoolStatus is what a leader has published of a pool, see Leadership.Publish.
+type PoolStatus struct {
+	Pool   string
+	Status []byte
+}
 
 // Session is a life's lease.
 type Session interface {

@@ -52,6 +52,7 @@ func Run(t *testing.T, wrap func(t *testing.T, story func(t *testing.T, f Fleet)
 		{"a watch that was lost is made up for", lostWatch},
 		{"a slow reader gets the last", slowReader},
 		{"the state is told", stateIsTold},
+		{"what is published is told", publishedIsTold},
 		{"the end", end},
 	} {
 		t.Run(s.name, func(t *testing.T) { wrap(t, s.tell) })
@@ -411,9 +412,15 @@ func candidateGivesUp(t *testing.T, f Fleet) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gaveUp := make(chan error)
 	go func() {
-		_, err := d.Campaign(ctx, "y", f.TTL)
+		// Nobody would live to see this lease run out.
+		_, err := d.Campaign(ctx, "y", 1000*f.TTL)
 		gaveUp <- err
 	}()
+	for range 20 { // time to stand
+		if _, err := d.State(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	cancel()
 	if err := next(t, gaveUp, "the campaign whose context is over"); !errors.Is(err, context.Canceled) {
 		t.Errorf("the campaign whose context is over: %v", err)
@@ -591,11 +598,43 @@ func stateIsTold(t *testing.T, f Fleet) {
 	}
 }
 
+// publishedIsTold: who follows the pools hears of what was there and of what comes,
+// the same again too; over a cut he hears at least of the last.
+func publishedIsTold(t *testing.T, f Fleet) {
+	c, d := f.Dial(t), f.Dial(t)
+	x := campaign(t, t.Context(), c, "x", f.TTL)
+	publish := func(pool, status string) {
+		do(t, "publish", func(ctx context.Context) error { return x.Publish(ctx, pool, []byte(status)) })
+	}
+	publish("p", "1")
+	ctx, stop := context.WithCancel(t.Context())
+	told := d.Statuses(ctx)
+	want := func(pool, status string) {
+		t.Helper()
+		if s := next(t, told, "what is published"); s.Pool != pool || string(s.Status) != status {
+			t.Fatalf("told of pool %s: %s, want of pool %s: %s", s.Pool, s.Status, pool, status)
+		}
+	}
+	want("p", "1")
+	publish("p", "1")
+	want("p", "1")
+	publish("q", "2")
+	want("q", "2")
+	d.Cut()
+	publish("p", "3")
+	publish("p", "4")
+	d.Heal()
+	until(t, told, "what was published meanwhile", func(s store.PoolStatus) bool { return s.Pool == "p" && string(s.Status) == "4" })
+	stop()
+	over(t, told, "statuses whose context is over")
+}
+
 func end(t *testing.T, f Fleet) {
 	c := f.Dial(t)
 	s, _ := join(t, t.Context(), c, a1, f.TTL)
 	x := campaign(t, t.Context(), c, "x", f.TTL)
 	grants, lists, changes := c.Grants(t.Context(), a1), c.Members(t.Context()), x.Follow(t.Context())
+	statuses := c.Statuses(t.Context())
 	waits := make(chan error)
 	go func() {
 		_, err := c.Campaign(t.Context(), "y", f.TTL)
@@ -608,6 +647,7 @@ func end(t *testing.T, f Fleet) {
 	over(t, x.Lost(), "a term of a store that is closed")
 	over(t, grants, "grants of a store that is closed")
 	over(t, lists, "members of a store that is closed")
+	over(t, statuses, "statuses of a store that is closed")
 	over(t, changes, "changes of a store that is closed")
 	if err := next(t, waits, "the campaign of a store that is closed"); err == nil {
 		t.Error("a candidate of a store that is closed leads")
