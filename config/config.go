@@ -22,6 +22,9 @@ type Config struct {
 	OTLP      OTLP      `yaml:"otlp"`
 	Estimates Estimates `yaml:"estimates,omitempty"`
 
+	// Control makes this process one of several that share the pools' engines.
+	Control *Control `yaml:"control,omitempty"`
+
 	// Pools are the engines behind the gateway and how they are shared.
 	Pools []Pool `yaml:"pools"`
 
@@ -130,7 +133,9 @@ type Pool struct {
 	Mode string `yaml:"mode"`
 	// Boundary is how many requests may be sent to an engine beyond its slots, to wait there: 0 lets none wait inside, where nobody can reorder them. 1 or 2 hides the round trip between the end of one request and the start of the next; only protected demand uses it unless the engine orders by priority.
 	Boundary int `yaml:"boundary"`
-	Policy   `yaml:",inline"`
+	// Control is what of a fleet is the pool's own.
+	Control PoolControl `yaml:"control,omitempty"`
+	Policy  `yaml:",inline"`
 }
 
 // SetDefaults enforces.

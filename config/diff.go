@@ -46,11 +46,12 @@ var restarts = map[string]bool{
 	"journal.buffer": true, // is made with the writer
 	"otlp":           true, // one exporter has the queues and the connection
 	"estimates.file": true, // is read at the start
+	"control":        true, // a life in the fleet has its name and lease for as long as it lasts
 
 	"keys":          false,
 	"anonymous":     false,
 	"service_tiers": false,
-	"pools":         false,
+	"pools":         false, // what the leader has to know of them it is told
 }
 
 // needsRestart looks a setting up, such as pools[].engines[].url.

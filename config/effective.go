@@ -35,6 +35,14 @@ func (c *Config) filled() *Config {
 			p.Classes[j].fill(e)
 		}
 	}
+	if c.Control != nil {
+		filled := *c.Control
+		filled.Replicas = filled.replicas()
+		full.Control = &filled
+		for i := range full.Pools {
+			full.Pools[i].Control.Unit.KVTokens = c.Pools[i].unit()
+		}
+	}
 	full.Identity.Keys = slices.Clone(c.Identity.Keys)
 	for i := range full.Identity.Keys {
 		if k := &full.Identity.Keys[i]; k.Default == "" {

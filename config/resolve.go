@@ -203,10 +203,7 @@ func (c *Class) check(at string, r resource, e Envelope, l *list) {
 // holdsOne warns of a KV floor that came with the slots and is too small for one
 // request that declares no limit: each would have to borrow.
 func (c *Class) holdsOne(at string, kv int64, l *list) {
-	output := c.DefaultOutput
-	if c.MaxOutput > 0 {
-		output = min(output, c.MaxOutput)
-	}
+	output := c.reserved()
 	if kv <= int64(output) {
 		l.warn(at+".floor", fmt.Sprintf("the KV that comes with the floor's slots is %d tokens, which does not hold one request of %d tokens of output and its prompt: give kv_tokens",
 			kv, output))

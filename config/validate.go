@@ -33,6 +33,9 @@ func (c *Config) validate(l *list) {
 	c.Journal.Validate(l.below("journal"))
 	c.Identity.Validate(l.bad)
 	c.OTLP.validate(l)
+	if c.Control != nil {
+		c.Control.validate(l)
+	}
 	if n := len(c.Pools); n < 1 || n > maxPools {
 		l.bad("pools", n, fmt.Sprintf("1 to %d pools", maxPools))
 	}
@@ -43,7 +46,9 @@ func (c *Config) validate(l *list) {
 		if p.Mode != ModeEnforce && p.Mode != ModeObserve {
 			l.bad(at+".mode", p.Mode, "enforce or observe")
 		}
+		errors := Errors(l.problems)
 		p.validate(l, at, engines)
+		c.shared(i, l, Errors(l.problems) == errors)
 		for j, m := range p.Models {
 			switch path := fmt.Sprintf("%s.models[%d]", at, j); {
 			case m == "" || len(m) > maxName:
@@ -231,6 +236,9 @@ func (c *Config) Unset(getenv func(string) string) []Problem {
 				l.warn(fmt.Sprintf("pools[%d].engines[%d].api_key_env", i, j), "the variable is not set here, and serve does not start without it")
 			}
 		}
+	}
+	if c.Control != nil && c.Control.PasswordEnv != "" && getenv(c.Control.PasswordEnv) == "" {
+		l.warn("control.password_env", "the variable is not set here, and serve does not start without it")
 	}
 	if v := c.OTLP.HeadersEnv; v != "" && getenv(v) == "" {
 		l.warn("otlp.headers_env", "the variable is not set here, and serve does not start without it")

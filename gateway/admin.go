@@ -18,19 +18,7 @@ import (
 // switches, and where engines send spans to. It asks for no credential, so it belongs
 // on an address that clients do not reach.
 func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := g.Ready(); err != nil {
-			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
-		for _, problem := range g.Problems() {
-			fmt.Fprintln(w, "but", problem)
-		}
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux := common(metrics, g.Ready, g.Problems)
 	mux.HandleFunc("GET /api/recalls", g.recalls)
 	mux.HandleFunc("GET /api/switches", g.switches)
 	mux.HandleFunc("GET /api/observe", g.observedAll)
@@ -41,8 +29,29 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	if g.cfg.Spans != nil {
 		mux.Handle("POST /v1/traces", g.cfg.Spans)
 	}
+	if g.cfg.Fleet != nil {
+		g.cfg.Fleet.routes(mux)
+	}
 	mux.HandleFunc("GET /debug/admission", g.debugAdmission)
 	mux.HandleFunc("GET /debug/engines", g.debugEngines)
+	return mux
+}
+
+// common is what every admin listener has: health, metrics and the profiler.
+func common(metrics prometheus.Gatherer, ready func() error, problems func() []string) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+		for _, problem := range problems() {
+			fmt.Fprintln(w, "but", problem)
+		}
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)

@@ -102,19 +102,45 @@ const (
 	headerUser  = "X-Forwarded-User"
 )
 
-// setSwitch turns a switch of a pool. A page of another origin can't have a browser do
-// it: JSON takes a permission that is never given, and what browsers say of where a
-// request comes from is looked at too.
-func (g *Gateway) setSwitch(w http.ResponseWriter, r *http.Request, which relay.Switch) {
-	fail := func(status int, format string, args ...any) { http.Error(w, fmt.Sprintf(format, args...), status) }
+// ownJSON refuses what a page of another origin might have a browser send: JSON takes a
+// permission that is never given, and what browsers say of where a request comes from
+// is looked at too.
+func ownJSON(w http.ResponseWriter, r *http.Request) bool {
 	if err := http.NewCrossOriginProtection().Check(r); err != nil {
-		fail(http.StatusForbidden, "a request of another origin")
-		return
+		http.Error(w, "a request of another origin", http.StatusForbidden)
+		return false
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		fail(http.StatusUnsupportedMediaType, "Content-Type must be application/json")
+		http.Error(w, "Content-Type must be application/json", http.StatusUnsupportedMediaType)
+		return false
+	}
+	return true
+}
+
+// actor is who asks for a change, by what he or a proxy says.
+func actor(r *http.Request) string {
+	return clean(cmp.Or(r.Header.Get(headerActor), r.Header.Get(headerUser)), maxActor)
+}
+
+// object reads a body that is one JSON object of known fields.
+func object(body io.Reader, to any) error {
+	d := json.NewDecoder(body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return fmt.Errorf("the body must be one JSON object: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("the body must be one JSON object, and there is more")
+	}
+	return nil
+}
+
+// setSwitch turns a switch of a pool.
+func (g *Gateway) setSwitch(w http.ResponseWriter, r *http.Request, which relay.Switch) {
+	if !ownJSON(w, r) {
 		return
 	}
+	fail := func(status int, format string, args ...any) { http.Error(w, fmt.Sprintf(format, args...), status) }
 	pools := g.live().Pools
 	i := slices.IndexFunc(pools, func(p *relay.Pool) bool { return p.Name() == r.PathValue("pool") })
 	if i < 0 {
@@ -127,7 +153,7 @@ func (g *Gateway) setSwitch(w http.ResponseWriter, r *http.Request, which relay.
 		return
 	}
 	next.Remote = r.RemoteAddr
-	next.Actor = clean(cmp.Or(r.Header.Get(headerActor), r.Header.Get(headerUser)), maxActor)
+	next.Actor = actor(r)
 	pools[i].Set(which, next)
 	writeJSON(w, SwitchView{pools[i].Name(), pools[i].Switches()})
 }
@@ -140,13 +166,8 @@ func readSwitch(body io.Reader, which relay.Switch) (next relay.SwitchState, err
 		Recall bool   `json:"recall"`
 		Reason string `json:"reason"`
 	}
-	d := json.NewDecoder(body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil {
-		return next, fmt.Errorf("the body must be one JSON object: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return next, errors.New("the body must be one JSON object, and there is more")
+	if err := object(body, &in); err != nil {
+		return next, err
 	}
 	name, on, other := "on", in.On, in.Paused
 	if which == relay.SwitchLending {

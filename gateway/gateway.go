@@ -58,6 +58,9 @@ type Config struct {
 	Tracer *tracing.Tracer
 	// Spans answers POST /v1/traces on the admin listener; nil: there is none.
 	Spans http.Handler
+	// Fleet is what the admin listener tells of the fleet; nil: the process has its pools
+	// to itself.
+	Fleet *Fleet
 }
 
 // Gateway serves clients.

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/admission"
+	"headgate/control"
 	"headgate/engine"
 	"headgate/engine/adapters"
 	"headgate/engine/enginetest"
@@ -50,6 +51,7 @@ type setup struct {
 	observe   bool                // the pool does
 	objective admission.Objective // of interactive
 	slo       bool                // alice may have limits of her own, from 100 ms on
+	fleet     *Fleet              // that the pool is of, as replica a
 	wrap      func(engine.Adapter) engine.Adapter
 	beside    *rig        // another replica, whose engine is shared
 	replica   string      // in a fleet
@@ -157,10 +159,15 @@ func newRig(t testing.TB, s setup) *rig {
 	}
 	r.metrics = prometheus.NewRegistry()
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	replica := replicaID(s.replica)
+	if s.fleet != nil {
+		replica = control.ID{Replica: "a", Boot: "1"}
+		s.fleet.Pools, s.fleet.Log = func() []*relay.Pool { return []*relay.Pool{r.pool} }, log
+	}
 	r.pool = relay.New(relay.Config{
-		Name: "main", Observe: s.observe, Replica: replicaID(s.replica), Journal: s.journal, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
+		Name: "main", Observe: s.observe, Journal: s.journal, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
 		Engines:     []relay.Engine{{Name: "gpu0", Adapter: adapter, ObserveEvery: 250 * time.Millisecond, Priority: []int{0, 10}}},
-		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: relay.NewMetrics(r.metrics),
+		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Replica: replica, Log: log, Metrics: relay.NewMetrics(r.metrics),
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
 			t := &admission.Table{Engines: engines}
 			envelope := t.Envelope()
@@ -189,7 +196,7 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	r.gateway = New(Config{
-		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Replica: s.replica, Forward: s.forward, Log: log, Metrics: r.metrics,
+		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Replica: s.replica, Forward: s.forward, Fleet: s.fleet, Log: log, Metrics: r.metrics,
 	})
 
 	l := s.listener

@@ -188,3 +188,34 @@ func (p *Pool) grantedLocked() error {
 	}
 	return fmt.Errorf("%w: no leader has written any since the lease was renewed", errNoGrant)
 }
+
+// Held is what a pool of a fleet has at a moment.
+type Held struct {
+	Lease int64 // 0: none
+	// Until is when what is granted ends, if nothing is heard until then.
+	Until time.Time
+	// Grant is the last that counted, nil before the first, and Taken when; InForce tells
+	// whether it is what the pool goes by, or only what survives of it.
+	Grant   *control.Grant
+	Taken   time.Time
+	InForce bool
+}
+
+// Held returns it; ok is false of a pool that has its engines to itself.
+func (p *Pool) Held() (h Held, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.fleet
+	if f == nil {
+		return h, false
+	}
+	at := func(t admission.Time) time.Time { return p.cfg.Start.Add(time.Duration(t)) }
+	var until admission.Time
+	if h.Lease, until = f.holder.Lease(); h.Lease != 0 {
+		h.Until = at(until)
+	}
+	if h.Grant, _, h.InForce = f.holder.Grant(p.now()); h.Grant != nil {
+		h.Taken = at(f.taken)
+	}
+	return h, true
+}

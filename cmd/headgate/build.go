@@ -13,6 +13,7 @@ import (
 
 	"headgate/admission"
 	"headgate/config"
+	"headgate/control"
 	"headgate/engine"
 	"headgate/engine/adapters"
 	"headgate/journal"
@@ -31,6 +32,7 @@ type shared struct {
 	journal *journal.Writer // nil: none
 	log     *slog.Logger
 	metrics *relay.Metrics
+	replica control.ID // zero: the process has its pools to itself
 }
 
 // poolConfig is what a pool of the configuration is made of, or changed to. Its
@@ -42,8 +44,17 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 		IdleTimeout: cfg.Limits.IdleTimeout, Keepalive: cfg.Limits.Keepalive, MaxAnswer: maxAnswer,
 		Start: s.start, Journal: s.journal, Log: s.log, Metrics: s.metrics, Spans: cfg.Admin.OTLPTraces,
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
-			return table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
+			t, err := table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
+			if err == nil && cfg.Control != nil {
+				// The leader would refuse it too, and not here, where it is looked for.
+				_, err = fitting(cfg, i, sizes(engines))
+			}
+			return t, err
 		},
+		Replica: s.replica,
+	}
+	if cfg.Control != nil {
+		rc.ClockDrift = cfg.Control.ClockDrift.Fraction()
 	}
 	for _, a := range c.Aliases {
 		rc.Aliases = append(rc.Aliases, relay.Alias(a))
@@ -56,6 +67,17 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 		rc.Engines = append(rc.Engines, engineConfig(c, &c.Engines[k]))
 	}
 	return rc
+}
+
+// sizes are what the engines that are known hold.
+func sizes(engines []admission.EngineSpec) map[string]config.Envelope {
+	all := map[string]config.Envelope{}
+	for i := range engines {
+		if e := &engines[i]; !e.Closed {
+			all[e.Name] = config.Envelope{Slots: e.Slots, KVTokens: e.KV}
+		}
+	}
+	return all
 }
 
 // spareQueue is how much deeper all queues of a pool together may become while the

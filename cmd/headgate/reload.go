@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -45,36 +46,33 @@ func newReloads(reg prometheus.Registerer) *reloads {
 	return r
 }
 
-// watch takes over the configuration file on SIGHUP and when it changes, until ctx
-// ends.
+// watch has the configuration file reread on SIGHUP and when it changes, until ctx
+// ends. file is "" where only the signal counts.
 //
 // Alternatives: the system's notifications come at once, and are of files, where a
 // mounted configuration is a chain of links that are replaced; a second is soon enough
 // for what a person does.
-func (s *server) watch(ctx context.Context) {
-	if s.load == nil {
-		return
-	}
+func watch(ctx context.Context, file string, reread func()) {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGHUP)
 	defer signal.Stop(asked)
 	var changed <-chan time.Time
-	if s.file != "" {
+	if file != "" {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		changed = tick.C
 	}
-	taken, _ := os.ReadFile(s.file)
+	taken, _ := os.ReadFile(file)
 	last := taken
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-asked:
-			taken, _ = os.ReadFile(s.file)
+			taken, _ = os.ReadFile(file)
 			last = taken
 		case <-changed:
-			now, err := os.ReadFile(s.file)
+			now, err := os.ReadFile(file)
 			if err != nil {
 				continue // it is being replaced
 			}
@@ -85,35 +83,46 @@ func (s *server) watch(ctx context.Context) {
 			}
 			taken = now
 		}
-		s.reread()
+		reread()
 	}
 }
 
+// loader reads a configuration file.
+type loader func() (*config.Config, []config.Problem, error)
+
 // reread reads the file and takes it over, or says why not.
 func (s *server) reread() {
-	cfg, problems, err := s.load()
+	s.reloads.reread(s.log, s.load, s.reconfigure)
+	if s.behind {
+		s.reloads.refused.Set(1)
+	}
+}
+
+// reread reads a file, has take take it over, and says what became of it.
+func (r *reloads) reread(log *slog.Logger, load loader, take func(*config.Config) ([]config.Change, error)) {
+	cfg, problems, err := load()
 	for _, p := range problems {
-		s.log.Warn("configuration", "problem", p.String())
+		log.Warn("configuration", "problem", p.String())
 	}
 	if err == nil && cfg == nil {
 		err = fmt.Errorf("%d problems", config.Errors(problems))
 	}
 	var changes []config.Change
 	if err == nil {
-		changes, err = s.reconfigure(cfg)
+		changes, err = take(cfg)
 	}
 	outcome := "taken"
 	switch {
 	case err != nil:
 		outcome = "refused"
-		s.log.Error("the configuration file is refused; what was in force goes on", "err", err)
+		log.Error("the configuration file is refused; what was in force goes on", "err", err)
 	case len(changes) == 0:
 		outcome = "unchanged"
 	}
-	s.reloads.total.WithLabelValues(outcome).Inc()
-	s.reloads.refused.Set(0)
-	if err != nil || s.behind {
-		s.reloads.refused.Set(1)
+	r.total.WithLabelValues(outcome).Inc()
+	r.refused.Set(0)
+	if err != nil {
+		r.refused.Set(1)
 	}
 }
 
@@ -126,6 +135,12 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 		return nil, nil
 	}
 	keepUnchangeable(old, cfg)
+	if err := underControl(cfg); err != nil {
+		return nil, err
+	}
+	if err := s.comesBack(cfg); err != nil {
+		return nil, err
+	}
 	auth, err := identity.New(cfg.Identity)
 	if err != nil {
 		return nil, err
@@ -165,6 +180,9 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 
 	for _, p := range added {
 		s.follow(p)
+		if s.fleet != nil {
+			s.fleet.agent.Add(p)
+		}
 	}
 	var failed error
 	s.behind = false
@@ -180,18 +198,15 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 		cfg.Pools = old.Pools // so that the next look at the file tries them again
 	}
 	s.config.Store(cfg)
+	if s.fleet != nil {
+		s.fleet.changed(cfg)
+	}
 	for _, p := range before {
 		if !slices.Contains(next, p) {
 			s.remove(p)
 		}
 	}
-	for _, c := range changes {
-		if c.Restart {
-			s.log.Warn("this change needs a restart", "setting", c.Path, "in_force", c.Old, "configured", c.New)
-		} else {
-			s.log.Info("configuration changed", "setting", c.Path, "was", c.Old, "is", c.New)
-		}
-	}
+	tellChanges(s.log, changes)
 	if failed != nil {
 		// An engine has become another in the very moment.
 		s.behind = true
@@ -200,11 +215,46 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 	return changes, nil
 }
 
+func tellChanges(log *slog.Logger, changes []config.Change) {
+	for _, c := range changes {
+		if c.Restart {
+			log.Warn("this change needs a restart", "setting", c.Path, "in_force", c.Old, "configured", c.New)
+		} else {
+			log.Info("configuration changed", "setting", c.Path, "was", c.Old, "is", c.New)
+		}
+	}
+}
+
+// underControl tells what is wrong with a configuration that has the control that is in
+// force and not its file's.
+func underControl(cfg *config.Config) error {
+	if cfg.Control == nil {
+		return nil
+	}
+	for _, p := range cfg.Check() {
+		if !p.Warning {
+			return fmt.Errorf("with the control that is in force: %v", p)
+		}
+	}
+	return nil
+}
+
+// comesBack refuses a pool that was removed: it is another than the one that still
+// drains, and the fleet could not tell the two apart.
+func (s *server) comesBack(cfg *config.Config) error {
+	for _, p := range s.leaving {
+		if cfg.Control != nil && slices.ContainsFunc(cfg.Pools, func(c config.Pool) bool { return c.Name == p.Name() }) {
+			return fmt.Errorf("pool %s was removed since the process started: in a fleet it comes back with a restart", p.Name())
+		}
+	}
+	return nil
+}
+
 // keepUnchangeable puts what needs a restart back to what is in force, so that the
 // next file is compared with that.
 func keepUnchangeable(old, cfg *config.Config) {
 	cfg.Listen, cfg.Admin, cfg.Journal, cfg.Log.Format = old.Listen, old.Admin, old.Journal, old.Log.Format
-	cfg.OTLP, cfg.Estimates = old.OTLP, old.Estimates
+	cfg.OTLP, cfg.Estimates, cfg.Control = old.OTLP, old.Estimates, old.Control
 	cfg.Limits.HeaderBytes, cfg.Limits.HeaderTimeout, cfg.Limits.MaxConnections = old.Limits.HeaderBytes, old.Limits.HeaderTimeout, old.Limits.MaxConnections
 }
 
@@ -217,6 +267,9 @@ func (s *server) remove(p *relay.Pool) {
 	s.leaving = append(s.leaving, p)
 	s.following.Go(func() {
 		p.Drain(running)
+		if s.fleet != nil {
+			s.fleet.agent.Remove(p.Name())
+		}
 		stop()
 		s.log.Info("pool removed", "pool", p.Name())
 	})

@@ -31,11 +31,12 @@ func TestMain(m *testing.M) {
 //	                            output so far is in the file NAME.out
 //	stop NAME                   sends it SIGTERM; it has to leave with status 0
 //	get STATUS URL              has to be answered so; the body is the file body
+//	await STATUS URL PATTERN    is asked until it is answered so, with such a body
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": startInBackground, "stop": stopInBackground, "get": get,
+			"start": startInBackground, "stop": stopInBackground, "get": get, "await": await,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Values[backgroundsKey{}] = map[string]*background{}
@@ -127,13 +128,39 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: get STATUS URL")
 	}
-	res, err := http.Get(args[1])
+	if status, body := answerOf(ts, args[1]); status != args[0] {
+		ts.Fatalf("status %s, want %s: %s", status, args[0], body)
+	}
+}
+
+// answerOf asks once. The body is in the file body, too.
+func answerOf(ts *testscript.TestScript, url string) (status string, body []byte) {
+	res, err := http.Get(url)
 	ts.Check(err)
 	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(res.Body)
+	body, err = io.ReadAll(res.Body)
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs("body"), body, 0o600))
-	if got := fmt.Sprint(res.StatusCode); got != args[0] {
-		ts.Fatalf("status %s, want %s: %s", got, args[0], body)
+	return fmt.Sprint(res.StatusCode), body
+}
+
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: await STATUS URL PATTERN")
+	}
+	pattern := regexp.MustCompile(args[2])
+	over := time.After(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status, body := answerOf(ts, args[1])
+		if status == args[0] && pattern.Match(body) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-over:
+			ts.Fatalf("%s never said %s %q: %s %s", args[1], args[0], args[2], status, body)
+		}
 	}
 }

@@ -38,7 +38,8 @@ classes without any file. A file that changes is taken over while it serves, on
 SIGHUP at once; one with a problem is refused whole, and what was in force goes on.
 SIGTERM and SIGINT drain: what comes and what waits is
 refused, what runs finishes within limits.drain_timeout; a second signal ends it
-at once.`,
+at once. With control in the file it is a replica of a fleet, and gives back what it
+was granted when nothing runs any more.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
@@ -107,8 +108,8 @@ at once.`,
 
 // server is a gateway with everything it runs on.
 type server struct {
-	load    func() (*config.Config, []config.Problem, error) // of the file; nil: there is none
-	file    string                                           // that is watched; "": none
+	load    loader // of the file; nil: there is none
+	file    string // that is watched; "": none
 	log     *slog.Logger
 	level   slog.LevelVar
 	shared  shared
@@ -118,7 +119,8 @@ type server struct {
 	admin   net.Listener
 	web     *http.Server // of the admin listener
 	reloads *reloads
-	behind  bool // a pool kept its old configuration at the last reload
+	fleet   *fleet // nil: the process has its pools to itself
+	behind  bool   // a pool kept its old configuration at the last reload
 
 	config atomic.Pointer[config.Config] // in force
 	pools  atomic.Pointer[[]*relay.Pool]
@@ -162,6 +164,12 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		s.shared.journal = s.journal
 		reg.MustRegister(s.journal)
 	}
+	if cfg.Control != nil {
+		if s.fleet, err = newFleet(cfg.Control, reg, s.log); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		s.shared.replica = s.fleet.id
+	}
 	var pools []*relay.Pool
 	for i := range cfg.Pools {
 		p, err := buildPool(poolConfig(cfg, i, &s.shared))
@@ -174,6 +182,13 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	reg.MustRegister(relay.NewCollector(s.present))
 	gc := gatewayConfig(cfg, auth, pools)
 	gc.Log, gc.Metrics = s.log, reg
+	if s.fleet != nil {
+		s.fleet.serve(pools)
+		if cfg.Control.Campaign {
+			s.fleet.lead(s.fleet.id.Replica, s.config.Load)
+		}
+		gc.Fleet = s.fleet.view(&s.shared, s.present)
+	}
 	if cfg.Estimates.File != "" {
 		e := &estimates{file: cfg.Estimates.File, pools: s.present, log: s.log}
 		e.restore()
@@ -238,11 +253,16 @@ func (s *server) run(ctx context.Context, release func()) error {
 	for _, run := range s.background {
 		s.following.Go(func() { run(background) })
 	}
+	if s.fleet != nil {
+		s.fleet.start(background)
+	}
 	watching, unwatch := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		s.watch(watching)
+		if s.load != nil {
+			watch(watching, s.file, s.reread)
+		}
 	}()
 	var err error
 	select {
@@ -256,7 +276,13 @@ func (s *server) run(ctx context.Context, release func()) error {
 	s.log.Info("draining", "timeout", timeout)
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
+	if s.fleet != nil {
+		s.fleet.resign()
+	}
 	ended := s.gateway.Drain(drain, s.leaving...)
+	if s.fleet != nil {
+		s.fleet.leave()
+	}
 	stop()
 	s.following.Wait()
 	s.log.Info("stopped", "calls_ended_by_force", ended)
@@ -271,8 +297,12 @@ func (s *server) follow(p *relay.Pool) {
 }
 
 func (s *server) close() error {
-	if s.journal == nil {
-		return nil
+	var err error
+	if s.fleet != nil {
+		err = s.fleet.close()
 	}
-	return s.journal.Close()
+	if s.journal != nil {
+		err = errors.Join(err, s.journal.Close())
+	}
+	return err
 }

@@ -42,14 +42,28 @@ type Config struct {
 
 // Agent is one replica's.
 type Agent struct {
-	cfg   Config
+	cfg Config
+
+	mu    sync.Mutex
 	pools map[string]*member
+	// held is the last grant of each pool, of those too that are not here yet.
+	held map[string]*control.Grant
+	life *life // nil: without a lease
+}
+
+// life is what a lease's tasks share.
+type life struct {
+	ctx   context.Context
+	lease int64
+	last  store.Renewal // zero before the first
+	tasks sync.WaitGroup
 }
 
 // member is a pool of the agent.
 type member struct {
 	Pool
 	acks chan struct{} // a grant has been taken
+	gone chan struct{} // closed when the pool is removed
 	last *control.Report
 	sent time.Time
 	seq  uint64
@@ -60,11 +74,36 @@ type member struct {
 
 // New makes an agent. Run ties it to the store.
 func New(cfg Config) *Agent {
-	a := &Agent{cfg: cfg, pools: map[string]*member{}}
+	a := &Agent{cfg: cfg, pools: map[string]*member{}, held: map[string]*control.Grant{}}
 	for _, p := range cfg.Pools {
-		a.pools[p.Name()] = &member{Pool: p, acks: make(chan struct{}, 1)}
+		a.Add(p)
 	}
 	return a
+}
+
+// Add a pool, under the lease that there is. A name may be added once.
+func (a *Agent) Add(p Pool) {
+	m := &member{Pool: p, acks: make(chan struct{}, 1), gone: make(chan struct{})}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pools[p.Name()] = m
+	if l := a.life; l != nil && l.last != (store.Renewal{}) {
+		a.beginLocked(l, m)
+		if g := a.held[p.Name()]; g != nil {
+			a.takeLocked(m, g)
+		}
+	}
+}
+
+// Remove a pool, of which nothing runs any more.
+func (a *Agent) Remove(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if m := a.pools[name]; m != nil {
+		close(m.gone)
+		m.Unleased()
+		delete(a.pools, name)
+	}
 }
 
 // Run joins the fleet, and joins it again when the lease is lost, until ctx is over.
@@ -98,41 +137,41 @@ var errLost = errors.New("the lease was lost")
 // live is one lease's life.
 func (a *Agent) live(ctx context.Context) error {
 	s, err := a.cfg.Store.Join(ctx, a.cfg.Member, a.cfg.TTL)
+	a.cfg.Metrics.Store("join", err)
 	if err != nil {
 		return err
 	}
 	a.cfg.Log.Info("joined the fleet", "replica", a.cfg.Member.Replica, "lease", s.Lease())
 	inner, stop := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
+	l := &life{ctx: inner, lease: s.Lease()}
+	a.mu.Lock()
+	a.life = l
+	a.mu.Unlock()
 	defer func() {
 		stop()
-		tasks.Wait()
+		a.mu.Lock()
+		a.life = nil
 		for _, m := range a.pools {
 			m.Unleased()
 		}
+		a.mu.Unlock()
+		l.tasks.Wait()
 		out, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Timeout)
 		defer cancel()
-		if err := s.Leave(out); err != nil && ctx.Err() != nil {
+		err := s.Leave(out)
+		if ctx.Err() == nil {
+			return // it was lost
+		}
+		if a.cfg.Metrics.Store("leave", err); err != nil {
 			a.cfg.Log.Warn("the lease was not given back, and ends by itself", "err", err)
 		}
 	}()
 	grants := a.cfg.Store.Grants(inner, a.cfg.Member.ID)
-	tasks.Go(func() {
+	l.tasks.Go(func() {
 		for g := range grants {
 			a.take(g)
 		}
 	})
-	leased := make(chan struct{})
-	for _, m := range a.pools {
-		tasks.Go(func() {
-			select {
-			case <-leased:
-				a.tell(inner, m, s.Lease())
-			case <-inner.Done():
-			}
-		})
-	}
-	first := true
 	for {
 		select {
 		case <-ctx.Done():
@@ -141,24 +180,44 @@ func (a *Agent) live(ctx context.Context) error {
 			if !ok {
 				return errLost
 			}
-			for _, m := range a.pools {
-				m.Leased(s.Lease(), r.Sent, r.TTL)
-			}
-			a.cfg.Metrics.renewed(r.Sent.Add(r.TTL))
-			if first {
-				first = false
-				close(leased)
-			}
+			a.renew(l, r)
 		}
 	}
 }
 
+// renew tells all pools that the lease is there.
+func (a *Agent) renew(l *life, r store.Renewal) {
+	a.cfg.Metrics.renewed(r.Sent.Add(r.TTL))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	first := l.last == (store.Renewal{})
+	l.last = r
+	for _, m := range a.pools {
+		if first {
+			a.beginLocked(l, m)
+		} else {
+			m.Leased(l.lease, r.Sent, r.TTL)
+		}
+	}
+}
+
+// beginLocked begins a pool's part in a lease.
+func (a *Agent) beginLocked(l *life, m *member) {
+	m.Leased(l.lease, l.last.Sent, l.last.TTL)
+	l.tasks.Go(func() { a.tell(l, m) })
+}
+
 // take hands a grant to its pool.
 func (a *Agent) take(g *control.Grant) {
-	m := a.pools[g.Pool]
-	if m == nil {
-		return
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.held[g.Pool] = g
+	if m := a.pools[g.Pool]; m != nil {
+		a.takeLocked(m, g)
 	}
+}
+
+func (a *Agent) takeLocked(m *member, g *control.Grant) {
 	if err := m.Grant(g); err != nil {
 		a.cfg.Metrics.refused(g.Pool)
 		a.cfg.Log.Debug("a grant does not count", "pool", g.Pool, "err", err)
@@ -176,21 +235,23 @@ func (a *Agent) take(g *control.Grant) {
 
 // tell writes a pool's reports: at once when the pool says that somebody waits for it
 // or a grant was taken, soon when something has changed, and now and then in any case.
-func (a *Agent) tell(ctx context.Context, m *member, lease int64) {
+func (a *Agent) tell(l *life, m *member) {
 	look := time.NewTicker(a.cfg.Settle)
 	defer look.Stop()
 	force := true
 	for {
 		r := m.Report()
 		switch {
-		case r == nil || r.Lease != lease:
+		case r == nil || r.Lease != l.lease:
 		case force || time.Since(m.sent) >= a.cfg.Every || m.changed(r):
-			if a.write(ctx, m, r) {
+			if a.write(l.ctx, m, r) {
 				m.last, m.sent, force = r, time.Now(), false
 			}
 		}
 		select {
-		case <-ctx.Done():
+		case <-l.ctx.Done():
+			return
+		case <-m.gone:
 			return
 		case <-m.acks:
 			force = true
@@ -244,7 +305,7 @@ func (a *Agent) write(ctx context.Context, m *member, r *control.Report) bool {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
 	err := a.cfg.Store.Report(ctx, r)
-	a.cfg.Metrics.reported(err)
+	a.cfg.Metrics.Store("report", err)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.cfg.Log.Debug("a report was not written", "pool", r.Pool, "err", err)
 	}

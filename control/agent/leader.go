@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"headgate/control"
@@ -17,10 +20,12 @@ type LeaderConfig struct {
 	Store store.Store
 	// Who is shown as the leader.
 	Who string
-	// Pools and how their demand is judged. Pools are read when a term begins; Change
-	// replaces them in one.
-	Pools   []control.Pool
-	Judge   control.Config
+	// Pools and how their demand is judged.
+	Pools []control.Pool
+	Judge control.Config
+	// Sized, where there is one, makes a pool anew once replicas have told what its engines
+	// hold, by engine. An error leaves the pool as it is.
+	Sized   func(pool string, found map[string]control.Amount) (*control.Pool, error)
 	TTL     time.Duration // of the term's lease
 	Timeout time.Duration // of one write
 	// Repeat is after how long a status that has not changed is published again, so that
@@ -37,6 +42,7 @@ type Leader struct {
 	cfg    LeaderConfig
 	change chan []control.Pool
 	forget chan string
+	epoch  atomic.Uint64 // in which it leads, 0: it does not
 }
 
 // NewLeader makes a leader. Run has it campaign.
@@ -44,7 +50,11 @@ func NewLeader(cfg LeaderConfig) *Leader {
 	return &Leader{cfg: cfg, change: make(chan []control.Pool, 1), forget: make(chan string, 16)}
 }
 
-// Change replaces the pools, in this term and those to come.
+// Epoch is the term in which this process leads, 0 while it does not.
+func (l *Leader) Epoch() uint64 { return l.epoch.Load() }
+
+// Change replaces the pools, in this term and those to come. A term goes on unless a
+// pool has come or gone, whose grants a leader reads at the beginning of a term.
 func (l *Leader) Change(pools []control.Pool) {
 	select {
 	case <-l.change:
@@ -63,6 +73,7 @@ func (l *Leader) Run(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		term, err := l.cfg.Store.Campaign(ctx, l.cfg.Who, l.cfg.TTL)
+		l.cfg.Metrics.Store("campaign", err)
 		if err != nil {
 			if ctx.Err() == nil {
 				l.cfg.Log.Warn("can't campaign", "err", err)
@@ -70,13 +81,16 @@ func (l *Leader) Run(ctx context.Context) {
 			continue
 		}
 		wait = 0
+		l.epoch.Store(term.Epoch())
 		l.cfg.Metrics.leads(term.Epoch())
 		l.cfg.Log.Info("leads the fleet", "epoch", term.Epoch())
 		err = l.lead(ctx, term)
+		l.epoch.Store(0)
 		l.cfg.Metrics.leads(0)
 		l.cfg.Log.Info("leads no more", "epoch", term.Epoch(), "why", err)
 		out, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.Timeout)
-		if err := term.Resign(out); err != nil {
+		err = term.Resign(out)
+		if l.cfg.Metrics.Store("resign", err); err != nil {
 			l.cfg.Log.Debug("the term was not given back, and ends by itself", "err", err)
 		}
 		cancel()
@@ -102,11 +116,33 @@ type ruled struct {
 	mu sync.Mutex
 	// What is to be written for each life, and whether somebody is at it.
 	pending map[control.ID]*write
-	status  []byte // that was published, without its number
-	number  uint64
-	looked  time.Time
-	told    time.Time
+	// What was published, without its number, and when; whether that is still under way
+	// or has failed.
+	status []byte
+	at     time.Time // of the last look
+	told   time.Time
+	number uint64
+	busy   atomic.Bool
+	failed atomic.Bool
+	events []Event // the newest last
+	found  map[string]map[control.ID]control.Amount
 }
+
+// Event is one stage of a handoff.
+type Event struct {
+	control.Handoff
+	Epoch uint64    `json:"epoch"`
+	Time  time.Time `json:"time"` // by the leader's clock
+}
+
+// Published is what a leader tells people about a pool.
+type Published struct {
+	control.Status
+	Handoffs []Event `json:"handoffs"` // the newest first, instead of Status's
+}
+
+// recentEvents is how many stages of a pool's handoffs are published.
+const recentEvents = 64
 
 type write struct {
 	grant  *control.Grant // nil: remove
@@ -114,7 +150,11 @@ type write struct {
 	active bool
 }
 
-var errFenced = errors.New("another leads, or the term is over")
+// Why a term is over.
+var (
+	errFenced  = errors.New("another leads, or the term is over")
+	errChanged = errors.New("pools have come or gone")
+)
 
 // lead does the work of one term and returns why it is over.
 func (l *Leader) lead(ctx context.Context, ls store.Leadership) error {
@@ -129,7 +169,10 @@ func (l *Leader) lead(ctx context.Context, ls store.Leadership) error {
 	}
 	for i := range l.cfg.Pools {
 		p := &l.cfg.Pools[i]
-		t.pools[p.Name] = &ruled{Allocator: control.NewAllocator(p, ls.Epoch(), l.cfg.Judge), pending: map[control.ID]*write{}}
+		t.pools[p.Name] = &ruled{
+			Allocator: control.NewAllocator(p, ls.Epoch(), l.cfg.Judge), pending: map[control.ID]*write{},
+			found: map[string]map[control.ID]control.Amount{},
+		}
 	}
 	changes := ls.Follow(ctx)
 	if err := t.begin(ctx, changes); err != nil {
@@ -152,7 +195,9 @@ func (l *Leader) lead(ctx context.Context, ls store.Leadership) error {
 			t.change(&c)
 		case pools := <-l.change:
 			l.cfg.Pools = pools
-			return errors.New("the configuration has changed")
+			if !t.reconfigure(pools) {
+				return errChanged
+			}
 		case name := <-l.forget:
 			t.all(&control.Event{Kind: control.Forget, Member: control.Member{ID: control.ID{Replica: name}}})
 		case <-timer.C:
@@ -193,6 +238,11 @@ func (t *term) begin(ctx context.Context, changes <-chan store.Change) error {
 				for _, m := range joined {
 					t.change(&store.Change{Joined: m})
 				}
+				for _, r := range reports {
+					if p := t.pools[r.Pool]; p != nil && !slices.ContainsFunc(joined, func(m *control.Member) bool { return m.ID == r.ID }) && p.lose(r.ID) {
+						t.resize(p)
+					}
+				}
 				return nil
 			}
 		}
@@ -205,11 +255,102 @@ func (t *term) change(c *store.Change) {
 		t.all(&control.Event{Kind: control.Join, Member: *c.Joined})
 	case c.Gone != nil:
 		t.all(&control.Event{Kind: control.Gone, Member: *c.Gone})
+		for _, p := range t.pools {
+			if p.lose(c.Gone.ID) {
+				t.resize(p)
+			}
+		}
 	case c.Report != nil:
 		if p := t.pools[c.Report.Pool]; p != nil {
+			if p.find(c.Report) {
+				t.resize(p)
+			}
 			t.step(p, &control.Event{Kind: control.Reported, Report: c.Report})
 		}
 	}
+}
+
+// reconfigure brings pools up to what they now are, and tells whether they are the same
+// ones.
+func (t *term) reconfigure(pools []control.Pool) bool {
+	if len(pools) != len(t.pools) {
+		return false
+	}
+	for i := range pools {
+		if t.pools[pools[i].Name] == nil {
+			return false
+		}
+	}
+	for i := range pools {
+		p := t.pools[pools[i].Name]
+		if t.leader.cfg.Sized == nil || len(p.found) == 0 {
+			t.step(p, &control.Event{Kind: control.Configure, Pool: &pools[i]})
+		} else {
+			t.resize(p)
+		}
+	}
+	return true
+}
+
+// find notes what a replica says that engines hold, and tells whether that is new.
+func (p *ruled) find(r *control.Report) bool {
+	before := p.totals()
+	for i := range r.Engines {
+		e := &r.Engines[i]
+		if e.Total == (control.Amount{}) {
+			continue
+		}
+		if p.found[e.Engine] == nil {
+			p.found[e.Engine] = map[control.ID]control.Amount{}
+		}
+		p.found[e.Engine][r.ID] = e.Total
+		delete(p.found[e.Engine], nobody)
+	}
+	return !maps.Equal(before, p.totals())
+}
+
+// nobody has said last what an engine holds of which nobody who is there says it.
+var nobody control.ID
+
+// lose forgets what a replica has said, but for what nobody else says, and tells
+// whether that changes something.
+func (p *ruled) lose(id control.ID) bool {
+	before := p.totals()
+	for _, by := range p.found {
+		t, said := by[id]
+		if delete(by, id); said && len(by) == 0 {
+			by[nobody] = t
+		}
+	}
+	return !maps.Equal(before, p.totals())
+}
+
+// totals is what each engine holds. Where replicas differ, one of them has not seen yet
+// that the engine has become another: the least counts.
+func (p *ruled) totals() map[string]control.Amount {
+	all := map[string]control.Amount{}
+	for engine, by := range p.found {
+		for _, t := range by {
+			if had, ok := all[engine]; ok {
+				t = control.Amount{min(t[0], had[0]), min(t[1], had[1])}
+			}
+			all[engine] = t
+		}
+	}
+	return all
+}
+
+// resize makes a pool of what its engines have turned out to hold.
+func (t *term) resize(p *ruled) {
+	if t.leader.cfg.Sized == nil {
+		return
+	}
+	pool, err := t.leader.cfg.Sized(p.Pool(), p.totals())
+	if err != nil {
+		t.leader.cfg.Log.Error("the pool stays as it was for the fleet", "pool", p.Pool(), "err", err)
+		return
+	}
+	t.step(p, &control.Event{Kind: control.Configure, Pool: pool})
 }
 
 func (t *term) all(ev *control.Event) {
@@ -242,6 +383,10 @@ func (t *term) step(p *ruled, ev *control.Event) {
 		case control.Note:
 			h := e.Handoff
 			t.leader.cfg.Metrics.handoff(&h)
+			if len(p.events) == recentEvents {
+				p.events = append(p.events[:0], p.events[1:]...)
+			}
+			p.events = append(p.events, Event{h, t.Epoch(), time.Now().UTC()})
 			if t.leader.cfg.Noted != nil {
 				t.leader.cfg.Noted(h)
 			}
@@ -286,7 +431,6 @@ func (t *term) writer(p *ruled, id control.ID, w *write) {
 				break
 			}
 			if errors.Is(err, store.ErrFenced) {
-				t.leader.cfg.Metrics.fence()
 				t.once.Do(func() { close(t.fenced) })
 				return
 			}
@@ -309,9 +453,13 @@ func (t *term) write(p *ruled, id control.ID, g *control.Grant) error {
 	ctx, cancel := context.WithTimeout(t.ctx, t.leader.cfg.Timeout)
 	defer cancel()
 	if g == nil {
-		return t.Remove(ctx, p.Pool(), id)
+		err := t.Remove(ctx, p.Pool(), id)
+		t.leader.cfg.Metrics.Store("remove", err)
+		return err
 	}
-	return t.Write(ctx, g)
+	err := t.Write(ctx, g)
+	t.leader.cfg.Metrics.Store("write", err)
+	return err
 }
 
 // publishEvery bounds how often people are told.
@@ -322,37 +470,49 @@ const publishEvery = time.Second
 func (t *term) publish() {
 	for name, p := range t.pools {
 		now := time.Now()
-		if now.Sub(p.looked) < publishEvery {
+		if now.Sub(p.at) < publishEvery || p.busy.Load() {
 			continue
 		}
-		p.looked = now
-		s := p.Status()
-		b, err := json.Marshal(s)
-		again := t.leader.cfg.Repeat > 0 && now.Sub(p.told) >= t.leader.cfg.Repeat
+		p.at = now
+		v := Published{Status: *p.Status(), Handoffs: []Event{}}
+		for _, e := range slices.Backward(p.events) {
+			v.Handoffs = append(v.Handoffs, e)
+		}
+		b, err := json.Marshal(v)
+		again := p.failed.Load() || t.leader.cfg.Repeat > 0 && now.Sub(p.told) >= t.leader.cfg.Repeat
 		if err != nil || !again && string(b) == string(p.status) {
 			continue
 		}
 		p.status, p.told = b, now
 		p.number++
-		s.Published = p.number
-		if b, err = json.Marshal(s); err != nil {
+		v.Status.Published = p.number
+		if b, err = json.Marshal(v); err != nil {
 			continue
 		}
+		p.busy.Store(true)
 		t.tasks.Go(func() {
+			defer p.busy.Store(false)
 			ctx, cancel := context.WithTimeout(t.ctx, t.leader.cfg.Timeout)
 			defer cancel()
-			if err := t.Publish(ctx, name, b); err != nil && t.ctx.Err() == nil {
+			err := t.Publish(ctx, name, b)
+			t.leader.cfg.Metrics.Store("publish", err)
+			if p.failed.Store(err != nil); err != nil && t.ctx.Err() == nil {
 				t.leader.cfg.Log.Debug("a status was not written", "pool", name, "err", err)
 			}
 		})
 	}
 }
 
-// Forget lets go of what survives of a replica that will not come back, if this
-// process leads.
-func (l *Leader) Forget(replica string) {
+// Forget lets go of what survives of a replica that will not come back. It tells
+// whether this process leads, and so could.
+func (l *Leader) Forget(replica string) bool {
+	if l.Epoch() == 0 {
+		return false
+	}
 	select {
 	case l.forget <- replica:
+		return true
 	default:
+		return false
 	}
 }

@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/control"
+	"headgate/control/store"
 )
 
 // Metrics are those of one process: an agent's, and a leader's. A nil *Metrics counts
@@ -16,7 +19,8 @@ type Metrics struct {
 	takenAt  *prometheus.GaugeVec
 	refusals *prometheus.CounterVec
 	losses   prometheus.Counter
-	reports  *prometheus.CounterVec
+	errors   *prometheus.CounterVec
+	answered prometheus.Gauge
 	epoch    prometheus.Gauge
 	fenced   prometheus.Counter
 	handoffs *prometheus.HistogramVec
@@ -34,14 +38,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		losses: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "headgate_fleet_leases_lost_total", Help: "Leases of this replica that ended, or could not be had.",
 		}),
-		reports: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "headgate_fleet_reports_total", Help: "Reports written to the store, by result.",
-		}, []string{"result"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "headgate_fleet_store_errors_total", Help: "What the fleet's store was asked and did not do, by operation: it was out of reach, too slow, or refused it.",
+		}, []string{"operation"}),
+		answered: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "headgate_fleet_store_answered_timestamp_seconds", Help: "When the fleet's store last did what this process asked of it, renewals of leases among that; grants are in force until the lease ends.",
+		}),
 		epoch: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "headgate_fleet_leader_epoch", Help: "The epoch in which this process leads, 0: it does not.",
 		}),
 		fenced: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "headgate_fleet_fenced_writes_total", Help: "Writes of this process that the store refused because another leads.",
+			Name: "headgate_fleet_fenced_writes_total", Help: "Writes of this process that the store refused because another leads, or because its lease was over.",
 		}),
 		handoffs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "headgate_handoff_seconds", Help: "From the opening of a handoff to each of its stages.",
@@ -56,13 +63,35 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}
 		return 0
 	})
-	reg.MustRegister(m.takenAt, m.refusals, m.losses, m.reports, m.epoch, m.fenced, m.handoffs, margin)
+	for _, operation := range operations {
+		m.errors.WithLabelValues(operation)
+	}
+	reg.MustRegister(m.takenAt, m.refusals, m.losses, m.errors, m.answered, m.epoch, m.fenced, m.handoffs, margin)
 	return m
+}
+
+// operations are what the store is asked.
+var operations = []string{"join", "leave", "report", "campaign", "resign", "write", "remove", "publish", "state"}
+
+// Store counts what became of an operation of the store.
+func (m *Metrics) Store(operation string, err error) {
+	if m == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	fenced := errors.Is(err, store.ErrFenced)
+	if fenced {
+		m.fenced.Inc()
+	} else if err != nil {
+		m.errors.WithLabelValues(operation).Inc()
+		return
+	}
+	m.answered.SetToCurrentTime()
 }
 
 func (m *Metrics) renewed(until time.Time) {
 	if m != nil {
 		m.expires.Store(until.UnixNano())
+		m.answered.SetToCurrentTime()
 	}
 }
 
@@ -84,26 +113,9 @@ func (m *Metrics) refused(pool string) {
 	}
 }
 
-func (m *Metrics) reported(err error) {
-	if m == nil {
-		return
-	}
-	if err != nil {
-		m.reports.WithLabelValues("failed").Inc()
-		return
-	}
-	m.reports.WithLabelValues("written").Inc()
-}
-
 func (m *Metrics) leads(epoch uint64) {
 	if m != nil {
 		m.epoch.Set(float64(epoch))
-	}
-}
-
-func (m *Metrics) fence() {
-	if m != nil {
-		m.fenced.Inc()
 	}
 }
 

@@ -17,36 +17,45 @@ import (
 func TestMemberFails(t *testing.T) {
 	for _, f := range []struct {
 		name          string
-		fail, recover func(c *etcdtest.Cluster, member int, links []*etcdtest.Link)
+		fail, recover func(t *testing.T, c *etcdtest.Cluster, member int, links []*etcdtest.Link)
 	}{
 		{
 			"killed",
-			func(c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Kill() },
-			func(c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Restart(t) },
+			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Kill() },
+			func(t *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Restart(t) },
 		},
 		{
 			"stopped",
-			func(c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Suspend() },
-			func(c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Resume() },
+			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Suspend() },
+			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Resume() },
 		},
 		{
 			"cut off from the others",
-			func(c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Isolate(i) },
-			func(c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Rejoin(i) },
+			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Isolate(i) },
+			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Rejoin(i) },
 		},
 		{
 			"cut off from the clients",
-			func(_ *etcdtest.Cluster, i int, links []*etcdtest.Link) { each(links, i, (*etcdtest.Way).Cut) },
-			func(_ *etcdtest.Cluster, i int, links []*etcdtest.Link) { each(links, i, (*etcdtest.Way).Heal) },
+			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
+				each(links, i, (*etcdtest.Way).Cut)
+			},
+			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
+				each(links, i, (*etcdtest.Way).Heal)
+			},
 		},
 		{
 			"held up on the way to the clients",
-			func(_ *etcdtest.Cluster, i int, links []*etcdtest.Link) { each(links, i, (*etcdtest.Way).Stall) },
-			func(_ *etcdtest.Cluster, i int, links []*etcdtest.Link) { each(links, i, (*etcdtest.Way).Heal) },
+			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
+				each(links, i, (*etcdtest.Way).Stall)
+			},
+			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
+				each(links, i, (*etcdtest.Way).Heal)
+			},
 		},
 	} {
 		t.Run(f.name, func(t *testing.T) {
-			const ttl = 20 * time.Second
+			t.Parallel() // most of it is waiting
+			const ttl = 15 * time.Second
 			c := etcdtest.Start(t, etcdtest.Options{Members: 3})
 			victim, name := c.Leader(t), fleet()
 			links := []*etcdtest.Link{c.Link(t), c.Link(t)}
@@ -78,13 +87,13 @@ func TestMemberFails(t *testing.T) {
 			w.roundTrip("with all members")
 			others((*etcdtest.Way).Heal)
 
-			f.fail(c, victim, links)
+			f.fail(t, c, victim, links)
 			w.roundTrip("with two members")
 			drain(session.Renewed())
 			if _, ok := <-session.Renewed(); !ok {
 				t.Error("the replica has lost its lease")
 			}
-			f.recover(c, victim, links)
+			f.recover(t, c, victim, links)
 			w.roundTrip("with three members again")
 			select {
 			case <-l.Lost():
