@@ -222,7 +222,7 @@ func newRig(t testing.TB, s setup) *rig {
 	if s.listener == nil {
 		synctest.Wait()
 	} else {
-		for !s.noEngine && r.pool.Ready() != nil {
+		for !s.noEngine && (s.fleet == nil && r.pool.Ready() != nil || r.pool.Snapshot() == nil) {
 			time.Sleep(time.Millisecond) // the engine is asked in real time here
 		}
 	}
