@@ -6,6 +6,8 @@ import (
 	"hash/fnv"
 	"slices"
 	"time"
+
+	"headgate/admission"
 )
 
 // Allocator shares one pool between replicas. It is pure: the same events give
@@ -27,6 +29,9 @@ type Allocator struct {
 	noted    []Handoff // of late
 	echoed   uint64    // whoever's grant is not later gets a new one, see life.echo
 	shared   Time      // when what nobody wants was last shared anew
+	news     bool      // replicas have something to be told of each other
+	told     Time      // when they last were, by the shell's clock
+	nNews    uint64
 
 	fx []Effect
 	t  target // scratch and result of the last decision
@@ -60,6 +65,7 @@ type life struct {
 	rev  uint64 // of its last grant
 	had  uint64 // revision in force at its last report
 	seen bool   // it has reported under its present lease
+	told bool   // its core knows of the others
 	at   Time   // of its last report
 
 	granted []Amount // by account, of the last grant
@@ -72,8 +78,10 @@ type life struct {
 	used []Amount // by account, as last reported
 	// bound is the most that it can have, of what is owed and used.
 	bound  []Amount
-	highs  [][recent]Amount // by engine, of the last reports
-	totals []Amount         // by engine, as it says
+	highs  [][recent]Amount  // by engine, of the last reports
+	totals []Amount          // by engine, as it says
+	ends   [][]end           // by engine: what is predicted to end by itself next
+	speed  []admission.Speed // by engine, as it has learned it
 
 	classes  []classAt
 	floors   []Amount // by class, as granted
@@ -106,6 +114,12 @@ type owed struct {
 	amounts []Amount // by account
 }
 
+// end is when something is predicted to end, and what it frees.
+type end struct {
+	at     Time
+	amount Amount
+}
+
 // classAt is a class at a replica.
 type classAt struct {
 	used     []Amount // by engine
@@ -115,6 +129,10 @@ type classAt struct {
 	head     Amount
 	short    bool
 	since    Time // when its oldest waiting request began to wait
+	age      Time // when the first of them came
+	late     bool
+	guarded  bool // the first of them has room and waits for the stall guard
+	patience Time // until when it can wait for what ends by itself
 	admitted uint64
 	rejected uint64
 	// active: it was used or admitted since the report before. slack is since when it
@@ -122,6 +140,9 @@ type classAt struct {
 	active  bool
 	slack   Time
 	pressed bool // it waits, or has refused somebody since the report before
+	away    Away
+	said    Time   // when it was
+	shown   Amount // of the floor, as replicas were told
 }
 
 // handoff is one that is open.
@@ -175,6 +196,7 @@ func (a *Allocator) Step(now Time, ev *Event, fx []Effect) []Effect {
 		}
 		a.bury()
 		a.decide()
+		a.tell()
 	}
 	fx, a.fx = a.fx, nil
 	return fx
@@ -184,7 +206,16 @@ func (a *Allocator) Step(now Time, ev *Event, fx []Effect) []Effect {
 const every = Time(1e9)
 
 // Next is when to step at the latest.
-func (a *Allocator) Next() (Time, bool) { return a.last + every, true }
+func (a *Allocator) Next() (Time, bool) {
+	at := a.last + every
+	if a.t.look != 0 {
+		at = min(at, a.last+max(a.t.look-a.now, 0))
+	}
+	if a.news {
+		at = min(at, max(a.told+a.tellEvery(), a.last))
+	}
+	return at, true
+}
 
 // clock advances the allocator's time. A leader that was stopped, or whose clock
 // jumped, does not know what happened meanwhile, so what waits for a time to pass
@@ -254,6 +285,7 @@ func (a *Allocator) configure(p *Pool) {
 func (a *Allocator) reset(l *life, old *Pool) {
 	ne, nk := len(a.pool.Engines), len(a.pool.Classes)
 	l.highs, l.totals = make([][recent]Amount, ne), make([]Amount, ne)
+	l.ends, l.speed = make([][]end, ne), make([]admission.Speed, ne)
 	classes, floors, unlent := l.classes, l.floors, l.unlent
 	l.classes, l.floors, l.unlent = make([]classAt, nk), make([]Amount, nk), make([]Amount, nk)
 	for k := range l.classes {
@@ -405,7 +437,7 @@ func (a *Allocator) report(r *Report) {
 		a.early[r.ID] = r
 		return
 	}
-	l.seq = r.Seq
+	l.seq, l.told = r.Seq, r.News != 0
 	l.seen, l.at, l.had = true, a.now, r.Rev
 	for i := range r.Engines {
 		e := &r.Engines[i]
@@ -414,6 +446,11 @@ func (a *Allocator) report(r *Report) {
 			continue
 		}
 		l.used[n] = e.Used
+		l.speed[n] = e.Speed
+		l.ends[n] = l.ends[n][:0]
+		for _, v := range e.Ends {
+			l.ends[n] = append(l.ends[n], end{a.now + Time(v.In), v.Amount})
+		}
 		highs := &l.highs[n]
 		copy(highs[1:], highs[:recent-1])
 		highs[0] = most(e.High, e.Used)
@@ -458,6 +495,8 @@ func (a *Allocator) reportClass(l *life, r *Report, c *ClassReport) {
 		return
 	}
 	at := &l.classes[k]
+	total := at.total
+	a.news = a.news || at.waiting != c.Waiting
 	at.total = Amount{}
 	clear(at.used)
 	for i := range c.Used {
@@ -476,6 +515,10 @@ func (a *Allocator) reportClass(l *life, r *Report, c *ClassReport) {
 	at.pressed = c.Waiting > 0 && c.Short || c.Rejected > at.rejected
 	at.hold, at.waiting, at.head, at.short = c.Hold, c.Waiting, c.Head, c.Short && c.Waiting > 0
 	at.since = a.now - Time(max(c.Waited, 0))
+	at.age, at.late, at.guarded, at.patience = a.now-Time(max(c.Age, 0)), c.Late, c.Guarded && c.Waiting > 0, a.now+Time(max(c.Patience, 0))
+	a.news = a.news || at.away.Offered != c.Away.Offered || !slices.EqualFunc(at.away.Starts, c.Away.Starts, func(x, y Starts) bool { return x.N == y.N && x.Tokens == y.Tokens }) ||
+		(at.away.Pending < 0) != (c.Away.Pending < 0) || (at.away.Starting < 0) != (c.Away.Starting < 0) || at.away.Within != c.Away.Within || at.away.InTime != c.Away.InTime || at.away.Wants != c.Away.Wants || at.away.Recalled != c.Away.Recalled || total != at.total
+	at.away, at.said = c.Away, a.now
 	at.admitted, at.rejected = c.Admitted, c.Rejected
 }
 

@@ -11,9 +11,10 @@ import (
 //
 // Whoever has to have more gets it out of what is free at once. What is missing
 // is taken, by a lower grant, first from those who have something idle, the most
-// idle first, so that few are written to, and then from those who have no claim to what
-// they use; it can be given when they have acknowledged. Beside that what nobody wants
-// is shared anew now and then.
+// idle first, so that few are written to. Only what is wanted within floors is taken
+// from those who have no claim to what they use, and only if it does not end by itself
+// while it can be waited for. It can be given when they have acknowledged. Beside that
+// what nobody wants is shared anew now and then.
 func (a *Allocator) decide() {
 	a.aim()
 	t := &a.t
@@ -21,16 +22,17 @@ func (a *Allocator) decide() {
 	if n == 0 {
 		return
 	}
-	now := grown[Amount](nil, n, len(a.accounts))
+	t.now, t.took = grown(t.now, n, len(a.accounts)), zeroed(t.took, n)
+	now, took := t.now, t.took
 	for i, l := range t.lives {
 		copy(now[i], l.granted)
 	}
 	rebalance := a.now-a.shared >= Time(a.cfg.Rebalance)
-	took := make([]bool, n)
 	for c := range a.accounts {
 		for r := range resources {
 			a.take(c, r, now, took)
 		}
+		a.force(c, now)
 	}
 	for i := range t.lives {
 		for c := range a.accounts {
@@ -61,7 +63,22 @@ func (a *Allocator) decide() {
 	a.smooth()
 }
 
-// take lowers grants on account c by what others have to have and is not free.
+// coming is what of account c nobody is bound by, or will not be: lower grants are
+// written already. What is used above them ends by force, or is not counted on.
+func (a *Allocator) coming(c int) Amount {
+	got := a.free(c)
+	for _, l := range a.t.lives {
+		more := minus(l.bound[c], l.granted[c])
+		if !l.recall {
+			more = minus(more, over(l.used[c], l.granted[c]))
+		}
+		got = plus(got, most(more, Amount{}))
+	}
+	return got
+}
+
+// take lowers grants on account c by what others have to have and is not free, where
+// they are idle: first those beyond the target, then those beyond what has to be.
 func (a *Allocator) take(c, r int, now [][]Amount, took []bool) {
 	t := &a.t
 	short := int64(0)
@@ -71,27 +88,14 @@ func (a *Allocator) take(c, r int, now [][]Amount, took []bool) {
 	if short == 0 {
 		return
 	}
-	short -= a.free(c)[r]
-	for _, l := range t.lives {
-		// Coming: lower grants are written already. What is used above them ends by
-		// force, or is not counted on.
-		if coming := l.bound[c][r] - l.granted[c][r]; coming > 0 {
-			if !l.recall {
-				coming -= max(0, l.used[c][r]-l.granted[c][r])
-			}
-			short -= max(coming, 0)
-		}
-	}
-	for pass := 0; pass < 3 && short > 0; pass++ {
+	short -= a.coming(c)[r]
+	for pass := 0; pass < 2 && short > 0; pass++ {
 		spare := func(i int) int64 {
 			l := t.lives[i]
-			switch pass {
-			case 0: // beyond the target, and idle
+			if pass == 0 {
 				return now[i][c][r] - max(t.want[i][c][r], l.used[c][r])
-			case 1: // beyond what has to be, and idle
-				return now[i][c][r] - max(t.must[i][c][r], l.used[c][r])
 			}
-			return now[i][c][r] - t.must[i][c][r]
+			return now[i][c][r] - max(t.must[i][c][r], l.used[c][r])
 		}
 		order := t.order[:0]
 		for i := range t.lives {
@@ -111,6 +115,82 @@ func (a *Allocator) take(c, r int, now [][]Amount, took []bool) {
 			took[i] = true
 		}
 	}
+}
+
+// force lowers grants on account c below what is used by loans, for what survives or is
+// wanted within floors and will not come by itself in time. What is kept idle of floors
+// is no reason: as it is with one core, loans that are out stay until somebody needs
+// their place. As few replicas as possible are hit.
+func (a *Allocator) force(c int, now [][]Amount) {
+	t := &a.t
+	var short Amount
+	for i := range t.lives {
+		short = plus(short, over(t.firm[i][c], now[i][c]))
+	}
+	if short == (Amount{}) {
+		return
+	}
+	short = minus(short, a.coming(c))
+	for i, l := range t.lives {
+		short = minus(short, over(l.granted[c], now[i][c])) // taken now
+	}
+	if short = most(short, Amount{}); short == (Amount{}) || a.endsSoon(c, short, now) {
+		return
+	}
+	spare := func(i int) Amount { return over(now[i][c], t.must[i][c]) }
+	order := t.order[:0]
+	for i := range t.lives {
+		if t.short[i] && spare(i) != (Amount{}) {
+			order = append(order, i)
+		}
+	}
+	t.order = order
+	slices.SortStableFunc(order, func(x, y int) int {
+		p, q := least(spare(x), short), least(spare(y), short)
+		return cmp.Or(cmp.Compare(q[0], p[0]), cmp.Compare(q[1], p[1]))
+	})
+	for _, i := range order {
+		if short == (Amount{}) {
+			break
+		}
+		give := least(spare(i), short)
+		now[i][c], short = minus(now[i][c], give), minus(short, give)
+	}
+}
+
+// endsSoon tells whether what is short on account c will end by itself while those who
+// want it can wait for that.
+func (a *Allocator) endsSoon(c int, short Amount, now [][]Amount) bool {
+	t := &a.t
+	by := never
+	for i := range t.lives {
+		if !within(t.firm[i][c], now[i][c]) && t.asks[i].class >= 0 {
+			by = min(by, t.asks[i].by)
+		}
+	}
+	if a.accounts[c].engine < 0 || by <= a.now || by == never {
+		return false
+	}
+	last := a.now
+	for !within(short, Amount{}) {
+		next := end{at: never}
+		for _, l := range t.lives {
+			for _, v := range l.ends[c] {
+				if v.at > last && v.at < next.at {
+					next = v
+				}
+			}
+		}
+		if next.at > by {
+			return false
+		}
+		last = next.at
+		short = minus(short, next.amount)
+	}
+	if t.look == 0 || by < t.look {
+		t.look = by
+	}
+	return true
 }
 
 // level lowers grants that are beyond the target, and idle, where others are below it
@@ -216,19 +296,12 @@ func (a *Allocator) floorOf(i, k int) Amount {
 	t := &a.t
 	n := int64(len(t.lives))
 	c := &a.pool.Classes[k]
-	f := t.protected[i][k]
+	f := plus(t.protected[i][k], t.keeping[i][k])
 	if c.Windowed {
 		// It is owed as a whole, by whoever has work of the class.
 		return a.windowOf(i, k)
 	}
-	var claims, mine Amount
-	for j := range t.lives {
-		claim := over(part(c.Floor, n, int64(j)), t.protected[j][k])
-		claims = plus(claims, claim)
-		if j == i {
-			mine = claim
-		}
-	}
+	claims, mine := t.unused[k], over(part(c.Floor, n, int64(i)), f)
 	for r := range claims {
 		if claims[r] > t.left[k][r] {
 			mine[r] = mine[r] * t.left[k][r] / claims[r]
