@@ -20,7 +20,7 @@ func (c *Core) lends(cl *class) bool { return cl.open && !c.pause && cl.spec.Win
 
 // holdFor is hold_k while lending is open, for a given recent peak of use.
 func (cl *class) holdFor(peak Amount) Amount {
-	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom).add(Of(0, cl.warm))))
+	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom).add(Of(0, cl.warm)).sub(cl.theirs)))
 }
 
 // idleHold is what a class keeps even when it is idle.
@@ -49,7 +49,7 @@ func (c *Core) use(k Class, en *engine, delta Amount) {
 	c.kept = c.kept.sub(cl.used.max(cl.spec.Unlent)).add(used.max(cl.spec.Unlent))
 	c.promised = c.promised.sub(cl.used.max(cl.hold))
 	cl.used = used
-	cl.peak.set(c.now, used)
+	cl.peak.set(c.now, used.add(cl.theirs))
 	if c.lends(cl) {
 		cl.hold = cl.holdFor(cl.peak.max())
 		c.wake(cl.peak.falls())
@@ -187,6 +187,8 @@ type fitting struct {
 	// Why not, on the engine that came closest.
 	refusal  refusal
 	resource Resource
+	// stalls: the guard refuses it on some engine, where it may not later.
+	stalls bool
 }
 
 // refusal names the condition that does not hold.
@@ -235,7 +237,7 @@ func (f *fitting) better(than *fitting) bool {
 // fit evaluates the conditions on every engine that could run the request and
 // picks the best.
 func (c *Core) fit(cl *class, q *request) fitting {
-	best := fitting{refusal: refusedEngine}
+	best, stalls := fitting{refusal: refusedEngine}, false
 	for e := range c.engines {
 		f, ok := c.fitOn(cl, &c.engines[e], q)
 		if !ok {
@@ -244,10 +246,12 @@ func (c *Core) fit(cl *class, q *request) fitting {
 		if len(c.engines) == 1 {
 			return f
 		}
+		stalls = stalls || f.stalls
 		if f.better(&best) {
 			best = f
 		}
 	}
+	best.stalls = stalls
 	return best
 }
 
@@ -276,7 +280,7 @@ func (c *Core) fitOn(cl *class, en *engine, q *request) (f fitting, ok bool) {
 	case f.loan && c.unending(cl, en, q, &f) && !cl.alone(f.amount):
 		f.refusal = refusedWhole
 	case c.stalls(q.class, en, q) || c.crowds(q.class, en, q):
-		f.refusal = refusedStall
+		f.refusal, f.stalls = refusedStall, true
 	default:
 		f.ok = true
 		if len(c.engines) > 1 {
@@ -313,7 +317,7 @@ func (c *Core) unending(cl *class, en *engine, q *request, f *fitting) bool {
 	if !q.whole || cl.spec.Mode != ReclaimNow {
 		return false
 	}
-	each := en.timing.tokenTime(en.used[Slots] + int64(q.n))
+	each := en.timing.tokenTime(c.running(en) + int64(q.n))
 	return each == 0 || en.timing.prefillTime(q.work(en))+Time(f.expect)*each > Time(cl.spec.Grace)
 }
 
@@ -321,7 +325,7 @@ func (c *Core) unending(cl *class, en *engine, q *request, f *fitting) bool {
 // loan all the same: if it has no floor on which it could ever run, it has to, and
 // then as the class's one pinned request.
 func (cl *class) alone(amount Amount) bool {
-	own := cl.spec.Floor
+	own := cl.entire
 	if cl.spec.Window > 0 && own[Slots] > 0 {
 		own[KV] = cl.spec.Ceiling[KV] // see dueFloor
 	}
@@ -341,10 +345,10 @@ func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	promised := c.promised.sub(cl.used.max(cl.hold))
 	kept := c.kept.sub(cl.used.max(cl.spec.Unlent))
 	others := c.used.sub(cl.used)
-	room := c.envelope.sub(c.foreign)
+	room := c.room()
 	holdAfter := cl.hold
 	if c.lends(cl) {
-		holdAfter = cl.holdFor(cl.peak.max().max(after))
+		holdAfter = cl.holdFor(cl.peak.max().max(after.add(cl.theirs)))
 	}
 	for r := range NumResources {
 		if after[r] > cl.ceiling[r] {
@@ -367,6 +371,11 @@ func (c *Core) check(cl *class, en *engine, amount Amount) (refusal, Resource) {
 	}
 	return refusedNone, 0
 }
+
+// room is the envelope of condition 2, without what others use. Of a shared engine that
+// is what they do use and not what they may: what is kept for a class may be idle at
+// any core.
+func (c *Core) room() Amount { return c.envelope.sub(c.foreign).add(c.relief) }
 
 // spares tells whether an admission that takes the class to after leaves what is
 // never lent of the others free. It does if the class takes its own unlent part,
@@ -493,7 +502,7 @@ func (c *Core) free(i int32) {
 func (c *Core) rest(k Class) {
 	cl := &c.classes[k]
 	c.redue(cl)
-	if cl.queue.n > 0 || cl.used != (Amount{}) || cl.idleSince != Never {
+	if cl.queue.n > 0 || cl.used != (Amount{}) || cl.idleSince != Never || c.atOthers(k).there() {
 		return
 	}
 	c.forgive(k)
@@ -559,6 +568,7 @@ func (c *Core) progress(ev *Event) {
 	}
 	c.use(h.class, en, delta)
 	c.absorb(h.class)
+	c.callLoansIn()
 	// Growth, too, may let something start: a head that it takes beyond its floor
 	// keeps nobody from borrowing any more.
 	if c.waiting != 0 {

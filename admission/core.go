@@ -26,12 +26,14 @@ type Core struct {
 	avoiding int // requests that leave engines alone, and wait; rather too many
 
 	share    share
-	whole    Amount // of all open engines, ready or not
-	envelope Amount // of the engines that count, and what still runs on the others
-	foreign  Amount // summed over engines, with what is withheld
-	used     Amount // summed over classes
-	promised Amount // sum over classes of max(used, hold)
-	kept     Amount // sum over classes of max(used, unlent)
+	away     Elsewhere // what others do on the shared engines
+	whole    Amount    // of all open engines, ready or not
+	envelope Amount    // of the engines that count, and what still runs on the others
+	foreign  Amount    // summed over engines, with what is withheld
+	relief   Amount    // what of that is not in use
+	used     Amount    // summed over classes
+	promised Amount    // sum over classes of max(used, hold)
+	kept     Amount    // sum over classes of max(used, unlent)
 
 	requests []request
 	holds    []hold
@@ -69,11 +71,15 @@ type Core struct {
 
 // class is one class's state.
 type class struct {
+	id   Class
 	spec ClassSpec
 	// floor is what is owed now: all of the configured one, or nothing while a
 	// window's service is not due.
 	floor Amount
-	used  Amount
+	// entire is the configured floor, of all cores together once this one is told of the
+	// others.
+	entire Amount
+	used   Amount
 	// ceiling is what of the configured one is not withheld now.
 	ceiling Amount
 	hold    Amount // what it keeps out of the others' reach
@@ -82,14 +88,16 @@ type class struct {
 	going Amount
 	// open: lending of this class is open.
 	open             bool
-	pinned           bool  // one of its holds is pinned
-	pressed          Time  // when its demand last did not fit
-	opened           Time  // when its lending last opened
-	thrash           uint8 // doublings of IdleAfter
-	idled            Time  // idle time that has not taken a doubling back yet
-	gaps             gaps  // how long it is idle
-	comes            gaps  // how long from one request to the next
-	came             Time  // its last request
+	pinned           bool   // one of its holds is pinned
+	pressed          Time   // when its demand last did not fit
+	opened           Time   // when its lending last opened
+	thrash           uint8  // doublings of IdleAfter
+	idled            Time   // idle time that has not taken a doubling back yet
+	gaps             gaps   // how long it is idle
+	comes            gaps   // how long from one request to the next
+	came             Time   // its last request
+	theirs           Amount // what other cores use
+	lentUpTo         uint64 // the loans up to which it was told of a recall elsewhere
 	owed             guarantee
 	prompts          [8]int32
 	promptAt         uint8
@@ -284,6 +292,8 @@ func (c *Core) Step(now Time, ev *Event, fx []Effect) []Effect {
 		c.apply(ev.Table)
 	case Renew:
 		c.renew(ev.Until)
+	case Told:
+		c.told(ev.Elsewhere)
 	case Tick:
 	default:
 		panic(fmt.Sprintf("admission: event of unknown kind %d", ev.Kind))
@@ -415,7 +425,7 @@ func (c *Core) apply(t *Table) {
 	for k, spec := range t.Classes {
 		if k == len(c.classes) {
 			c.classes = append(c.classes, class{
-				open: true, idleSince: c.now, loanHead: none, loanTail: none, coolest: none, warmest: none, queue: newQueue(),
+				id: Class(k), open: true, idleSince: c.now, loanHead: none, loanTail: none, coolest: none, warmest: none, queue: newQueue(),
 			})
 			c.classes[k].peak.init(spec.peakWindow(0), c.now)
 		}
@@ -487,6 +497,7 @@ func (c *Core) reckon() {
 		}
 		c.foreign = c.foreign.add(en.foreign)
 	}
+	c.relieve()
 	c.setFloors()
 	c.promised = Amount{}
 	for k := range c.classes {
@@ -663,7 +674,7 @@ func (c *Core) ended(ev *Event) {
 	}
 	if ev.Cause == CauseFinished && !warmed {
 		c.learnLength(h)
-		en.learnPace(h, c.now)
+		c.learnPace(en, h)
 		c.learned++
 		c.keepWarm(h)
 	}

@@ -39,8 +39,10 @@ func (cl *class) overdue() bool { return cl.owed.due && cl.owed.debt >= cl.servi
 func (cl *class) credit() Time  { return -cl.service() / 2 }
 
 // owing is how fast a class's debt grows, in slots.
-func (cl *class) owing() Time {
-	return Time(min(cl.spec.Floor[Slots], cl.used[Slots]+int64(cl.queue.n)) - cl.used[Slots])
+func (c *Core) owing(cl *class) Time {
+	o := c.atOthers(cl.id)
+	used := cl.used[Slots] + o.Used[Slots]
+	return Time(min(cl.entire[Slots], used+int64(cl.queue.n+o.Waiting)) - used)
 }
 
 // accrue brings a class's debt up to the present. It is called before anything
@@ -51,17 +53,17 @@ func (c *Core) accrue(cl *class) {
 		g.at = c.now
 		return
 	}
-	g.debt, g.at = cl.debtAt(c.now), c.now
+	g.debt, g.at = c.debtAt(cl, c.now), c.now
 }
 
 // debtAt is a class's debt at now, if nothing has changed since it was last
 // brought up to date.
-func (cl *class) debtAt(now Time) Time {
-	return min(max(cl.owed.debt+(now-cl.owed.at)*cl.owing(), cl.credit()), cl.service())
+func (c *Core) debtAt(cl *class, now Time) Time {
+	return min(max(cl.owed.debt+(now-cl.owed.at)*c.owing(cl), cl.credit()), cl.service())
 }
 
 // service is a window's service, in slot-ns.
-func (cl *class) service() Time { return Time(cl.spec.Window) * Time(cl.spec.Floor[Slots]) }
+func (cl *class) service() Time { return Time(cl.spec.Window) * Time(cl.entire[Slots]) }
 
 // call makes a class due when its debt is called, or ends that, and asks for a
 // tick at the next such moment.
@@ -108,7 +110,7 @@ func (c *Core) forgive(k Class) {
 
 // dueIn asks for a tick when a class's debt is next called or paid.
 func (c *Core) dueIn(cl *class) {
-	rate, debt := cl.owing(), cl.debtAt(c.now)
+	rate, debt := c.owing(cl), c.debtAt(cl, c.now)
 	switch g := &cl.owed; {
 	case cl.service() == 0:
 	case !g.due && rate > 0:
@@ -127,8 +129,11 @@ func (c *Core) setFloors() {
 	over := Amount{}.sub(c.whole)
 	for k := range c.classes {
 		cl := &c.classes[k]
-		if cl.floor = cl.spec.Floor; cl.spec.Window > 0 {
-			cl.floor = c.dueFloor(cl)
+		if cl.entire = cl.spec.Floor; c.knows() {
+			cl.entire = cl.entire.max(cl.spec.Whole)
+		}
+		if cl.floor = cl.entire; cl.spec.Window > 0 {
+			cl.floor = c.dueFloor(cl, cl.used.add(c.atOthers(Class(k)).Used), cl.queue.n+c.atOthers(Class(k)).Waiting, cl.entire)
 		}
 		over = over.add(cl.floor)
 	}
@@ -143,17 +148,31 @@ func (c *Core) setFloors() {
 			over[r] -= cut
 		}
 	}
+	for k := range c.away.Classes {
+		if !c.knows() {
+			break
+		}
+		// What of it is the others' is not kept here.
+		cl, o := &c.classes[k], c.atOthers(Class(k))
+		if cl.floor = cl.floor.sub(o.Protected).max(Amount{}); cl.spec.Window > 0 {
+			cl.floor = c.ownDue(cl)
+		}
+	}
 	for k := range c.classes {
 		c.refresh(Class(k))
 	}
 }
 
+// ownDue is the part of a windowed floor that this core serves: what others do not.
+func (c *Core) ownDue(cl *class) Amount {
+	return c.dueFloor(cl, cl.used, cl.queue.n, cl.entire.sub(c.atOthers(cl.id).Protected).max(Amount{}))
+}
+
 // dueFloor is the floor of a windowed class: nothing unless it is due, no more
 // slots than it has work for, and at least the KV that its first request needs,
 // since a slot without it would serve nobody.
-func (c *Core) dueFloor(cl *class) Amount {
-	f := cl.spec.Floor
-	f[Slots] = min(f[Slots], cl.used[Slots]+int64(cl.queue.n))
+func (c *Core) dueFloor(cl *class, used Amount, waiting int, f Amount) Amount {
+	f[Slots] = min(f[Slots], used[Slots]+int64(waiting))
 	if !cl.owed.due || f[Slots] == 0 {
 		return Amount{}
 	}
@@ -172,7 +191,7 @@ func (c *Core) dueFloor(cl *class) Amount {
 
 // redue keeps a due class's floor to what it has work for.
 func (c *Core) redue(cl *class) {
-	if cl.owed.due && cl.floor != c.dueFloor(cl) {
+	if cl.owed.due && cl.floor != c.ownDue(cl) {
 		c.setFloors()
 	}
 }

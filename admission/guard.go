@@ -36,7 +36,7 @@ func (cl *class) protected() bool { return cl.spec.Objective.First > 0 || cl.spe
 
 // active tells whether a class's requests are there or to be expected.
 func (c *Core) active(cl *class) bool {
-	return cl.queue.n > 0 || cl.used != (Amount{}) || !c.quiet(cl)
+	return cl.queue.n > 0 || cl.used != (Amount{}) || c.atOthers(cl.id).there() || !c.quiet(cl)
 }
 
 // stalls tells whether a start of q, of class k, on engine en would hold up a
@@ -97,10 +97,10 @@ func (c *Core) whyStalls(k Class, en *engine, q *request) string {
 // beside n sequences more.
 func (c *Core) paces(p *class, en *engine, n int64) bool {
 	limit := Time(p.spec.Objective.Token)
-	if limit == 0 || p.used[Slots] == 0 {
+	if limit == 0 || p.used[Slots]+c.atOthers(p.id).Used[Slots] == 0 {
 		return true
 	}
-	return en.timing.tokenTime(en.used[Slots]+n) <= limit && c.ownPace(p, en, n)
+	return en.timing.tokenTime(c.running(en)+n) <= limit && c.ownPace(p, en, n)
 }
 
 // stalled returns for how long starts of lower classes than p will still hold up
@@ -127,6 +127,10 @@ func (c *Core) stalled(p *class, j Class, en *engine) (ahead, bear Time, waits b
 			waits, bear = true, min(bear, c.bearsFor(p, q, max(h.admitted-q.arrived+work, c.now-q.arrived), !h.loan))
 			own += work
 		}
+	}
+	if o := c.atOthers(j); o.Pending != 0 {
+		waits, bear = true, min(bear, Time(p.spec.Objective.First)-(c.now-o.Pending))
+		own += en.timing.prefillTime(p.usualPrompt)*Time(o.Waiting) + en.timing.prefills(o.at(en.id))
 	}
 	if !waits {
 		own = en.timing.prefillTime(p.usualPrompt)
@@ -157,12 +161,17 @@ func (c *Core) mayStall(stall Time) bool {
 
 // stall notes that a start holds an engine up while a protected class is active.
 func (c *Core) stall(k Class, en *engine, h *hold) {
+	c.stallFor(k, en, h.prompt-h.cached)
+}
+
+// stallFor is stall for a start that has n tokens computed.
+func (c *Core) stallFor(k Class, en *engine, n int32) {
 	if c.stallShare == 0 {
 		return
 	}
 	for j := range eachClass(c.guarded & (bit(k) - 1)) {
 		if p := &c.classes[j]; c.active(p) {
-			c.stallSum, c.stallAt = c.stallsOfLate()+en.timing.prefillTime(h.prompt-h.cached), c.now
+			c.stallSum, c.stallAt = c.stallsOfLate()+en.timing.prefillTime(n), c.now
 			return
 		}
 	}

@@ -55,7 +55,7 @@ func (c *Core) hopeless(cl *class, q *request) bool {
 			if m := cl.lengths.middle; m > 0 {
 				expect = min(expect, m)
 			}
-			whole = age + start + Time(expect)*en.timing.tokenTime(en.used[Slots]) - limit
+			whole = age + start + Time(expect)*en.timing.tokenTime(c.running(en)) - limit
 		}
 		if age+start <= Time(limits.First) && whole <= 0 {
 			return false
@@ -107,6 +107,12 @@ func (c *Core) crowds(k Class, en *engine, q *request) bool {
 		if r := &c.requests[h.req.Slot()]; !r.late {
 			least = min(least, Time(r.objective(&c.classes[k]).First)-(c.now-r.arrived))
 		}
+	}
+	for j := range c.away.Classes {
+		step += en.timing.prefills(c.away.Classes[j].at(en.id))
+	}
+	if o := c.atOthers(k); o.Starting != 0 {
+		least = min(least, Time(c.classes[k].spec.Objective.First)-(c.now-o.Starting))
 	}
 	return step > least
 }

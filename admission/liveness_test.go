@@ -422,6 +422,29 @@ func TestGuardLooksAgain(t *testing.T) {
 	}
 }
 
+// the same beside an engine that is full, which is the one that came closest.
+func TestGuardLooksAgainBesideAFullEngine(t *testing.T) {
+	tab := &Table{Engines: []EngineSpec{eng("e", 4), eng("f", 1)}, Classes: []ClassSpec{cls("i", 3, 4), cls("b", 0, 5)}}
+	tab.Classes[0].Objective.First = time.Second
+	b := newScripted(t, tab)
+	b.teach(1, 100, 1000, 2000*ms, 10*ms)
+	b.to(100 * sec)
+	fill := &Event{Kind: Offer, ID: MakeID(1, 2), Class: 1, Prompt: 10, Out: 1400, Barred: 1}
+	b.step(fill)
+	b.prog(2, 1)
+	b.step(&Event{Kind: Offer, ID: MakeID(1, 1), Class: 0, Prompt: 100, Out: 1400, Barred: 2}) // a long stream
+	b.to(b.now + 100*ms)
+	b.prog(1, 1)
+	b.offer(1, 0, 1000, 10)
+	if b.adm[0] || b.c.waiting == 0 {
+		t.Fatal("the guard did not refuse it: " + b.dump())
+	}
+	b.to(b.now + 600*sec)
+	if !b.adm[0] {
+		t.Fatalf("waits 600 s beside an idle engine:\n%s", b.dump())
+	}
+}
+
 // head that only a silent engine could run blocks the class on the others.
 func TestHeadForADownEngineIsPassed(t *testing.T) {
 	tab := &Table{Engines: []EngineSpec{eng("big", 4), eng("small", 4)}, Classes: []ClassSpec{cls("i", 4, 8)}}

@@ -405,7 +405,7 @@ func (w *world) take(e *Effect, before *Snapshot) {
 			}
 			w.settled[e.Seq] = true
 			for id, h := range w.holds {
-				if h.recall == e.Seq && w.core.holds[uint32(id)].loan {
+				if i := w.core.find(id); h.recall == e.Seq && i != none && w.core.holds[i].loan {
 					w.t.Fatalf("recall %d settled while %+v, ended for it, holds its capacity", e.Seq, h)
 				}
 			}
@@ -628,7 +628,9 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}
 			tab := drawTable(t, w.table)
 			w.step(&Event{Kind: Tick})
-			w.now++ // so that the last step and this one are not of one moment
+			w.now++
+			w.apply(&Event{Kind: Tick}) // what is due just then is under the old table
+			w.now++                     // so that the last step and this one are not of one moment
 			drawShares(t, tab, w.now)
 			for k := range tab.Classes {
 				if k == len(w.history) {
@@ -644,9 +646,6 @@ func (w *world) actions() map[string]func(*rapid.T) {
 				w.debt = append(w.debt, 0)
 			}
 			w.table, w.untrue, w.bursts = tab, make([]int, len(tab.Engines)), nil
-			for _, h := range w.holds {
-				h.recall = 0 // what is a loan is decided anew
-			}
 			w.apply(&Event{Kind: Apply, Table: tab})
 			for k, v := range w.core.Snapshot().Classes {
 				w.debt[k] = v.Owed

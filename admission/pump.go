@@ -16,7 +16,7 @@ func (c *Core) pump() {
 	}
 	for again := true; again; {
 		again = false
-		c.blockIn, c.blockOut, c.share.beyond = 0, 0, 0
+		c.blockIn, c.blockOut, c.share.beyond, c.share.within = 0, 0, 0, 0
 		for k := range eachClass(c.waiting) {
 			blocked := c.blockIn
 			again = c.serve(k, false) && blocked != 0 || again
@@ -70,7 +70,7 @@ const guardEvery = Time(250e6)
 // lending is paused, and a class does not borrow past an earlier one that waits for
 // the same idle capacity.
 func (c *Core) mayBorrow(k Class) bool {
-	return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 && !c.pause
+	return c.blockIn == 0 && c.blockOut&(bit(k)-1) == 0 && !c.pause && !c.barred(k)
 }
 
 // seek looks for a place for the first request of class k. Demand within the
@@ -79,7 +79,7 @@ func (c *Core) mayBorrow(k Class) bool {
 func (c *Core) seek(k Class, slot int32) fitting {
 	cl := &c.classes[k]
 	f := c.fit(cl, &c.requests[slot])
-	if (f.refusal == refusedFull || f.refusal == refusedHeld) && f.within && !c.soon(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
+	if (f.refusal == refusedFull || f.refusal == refusedHeld || f.refusal == refusedShare && c.knows()) && f.within && !c.soon(cl, &c.requests[slot]) && !c.asksAny(cl, &c.requests[slot]) && c.recallFor(k, slot, f.amount) {
 		f = c.fit(cl, &c.requests[slot])
 	}
 	return f
@@ -92,14 +92,21 @@ func (c *Core) serve(k Class, borrow bool) (admitted bool) {
 	for ; cl.queue.head != none; admitted = true {
 		c.relegate(cl)
 		slot := cl.queue.head
+		if q := &c.requests[slot]; q.late && c.atOthers(k).InTime && !c.late(cl, slot) {
+			return admitted // what is here is for those who can be in time
+		}
 		f := c.seek(k, slot)
 		if !f.ok {
-			c.held = c.held || f.refusal == refusedStall
+			c.held = c.held || f.stalls
 			if f.within && cl.recall.open {
 				c.stay(cl, &f)
 			}
 			if f.refusal == refusedShare || f.refusal == refusedCeiling && !f.amount.within(cl.ceiling) {
-				c.share.beyond |= bit(k)
+				if f.within && c.knows() {
+					c.share.within |= bit(k)
+				} else {
+					c.share.beyond |= bit(k)
+				}
 			}
 			if next, g := c.passer(k, &f, borrow); next != none {
 				c.stay(cl, &f)

@@ -31,15 +31,11 @@ func (c *Core) recallFor(k Class, slot int32, want Amount) bool {
 	cl := &c.classes[k]
 	cl.pressed = c.now
 	if cl.spec.Reopen == ReopenSettled {
-		cl.peak.note(c.now, cl.used.add(want))
+		cl.peak.note(c.now, cl.used.add(want).add(cl.theirs))
 	}
 	changed := cl.open && cl.spec.Window == 0
 	if changed {
-		c.thrashed(cl)
-		cl.open = false
-		c.refresh(k)
-		c.wake(c.looks(cl))
-		c.emit(Effect{Op: Stage, Cause: CauseLendingClosed, Class: k})
+		c.shut(k)
 	}
 	r := &cl.recall
 	if c.loans == 0 || r.open && r.upTo == c.loanSeq {
@@ -61,6 +57,16 @@ func (c *Core) recallFor(k Class, slot int32, want Amount) bool {
 		c.emit(Effect{Op: Stage, Cause: stage, Class: k, For: r.request, Seq: r.seq})
 	}
 	return changed
+}
+
+// shut closes a class's lending.
+func (c *Core) shut(k Class) {
+	cl := &c.classes[k]
+	c.thrashed(cl)
+	cl.open = false
+	c.refresh(k)
+	c.wake(c.looks(cl))
+	c.emit(Effect{Op: Stage, Cause: CauseLendingClosed, Class: k})
 }
 
 // serveRecall notes the admission of the request that opened a recall.
@@ -114,6 +120,11 @@ func (c *Core) unlend(i int32) {
 	}
 	h.prev, h.next = none, none
 	c.calledBack(h)
+	for k := range eachClass(c.settles) {
+		if cl := &c.classes[k]; cl.lentUpTo >= h.loanSeq && !cl.open {
+			c.wake(c.now)
+		}
+	}
 	for k := range eachClass(c.recalls) {
 		r := &c.classes[k].recall
 		if h.loanSeq > r.upTo {
@@ -221,7 +232,7 @@ func (c *Core) haunt(h *hold) {
 // residual is twice the time that a hold's attempt could still run.
 func (c *Core) residual(h *hold) Time {
 	left := Time(max(h.limit-h.out/h.n, 0))
-	return max(2*left*c.engines[h.engine].tokenTime(), minResidual)
+	return max(2*left*c.tokenTime(&c.engines[h.engine]), minResidual)
 }
 
 // lasts is for how long a hold keeps its capacity at most.

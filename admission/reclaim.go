@@ -26,6 +26,9 @@ func (c *Core) reclaimFor(k Class, slot int32) (together bool) {
 			return false
 		}
 	}
+	if c.asksAny(&c.classes[k], &c.requests[slot]) {
+		return false
+	}
 	if !c.mayReclaim() {
 		return false
 	}
@@ -76,7 +79,7 @@ type outlook struct {
 func (c *Core) look(cl *class, en *engine) outlook {
 	o := outlook{
 		en: en, here: en.used.sub(en.going), kept: c.kept.sub(cl.used.max(cl.spec.Unlent)), used: c.used.sub(cl.used),
-		room: c.envelope.sub(c.foreign),
+		room: c.room(),
 	}
 	for i := range c.engines {
 		if other := &c.engines[i]; !other.counts {

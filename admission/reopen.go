@@ -141,7 +141,7 @@ func (c *Core) reopen(k Class) {
 	switch {
 	case cl.open || cl.spec.Window > 0:
 		return
-	case cl.spec.Reopen == ReopenSettled && cl.recall.open:
+	case cl.spec.Reopen == ReopenSettled && c.calls(cl):
 		return
 	case cl.idleSince != Never && !c.quiet(cl):
 		return
@@ -166,14 +166,14 @@ func (c *Core) looks(cl *class) Time {
 			return at
 		}
 		if c.quiet(cl) {
-			if cl.open || cl.recall.open && cl.spec.Reopen == ReopenSettled {
+			if cl.open || c.calls(cl) && cl.spec.Reopen == ReopenSettled {
 				return Never // a settled recall looks by itself
 			}
 			return c.now
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:
-		if at := cl.pressed + cl.idleAfter(); at > c.now || cl.queue.n == 0 && !cl.recall.open {
+		if at := cl.pressed + cl.idleAfter(); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
 			return max(at, c.now)
 		}
 	}

@@ -1,5 +1,10 @@
 package admission
 
+import (
+	"cmp"
+	"slices"
+)
+
 // A share. In a fleet several cores use the same engines, each its part of them, as
 // its table says: the rest is withheld. It counts like work of others, in both
 // conditions. What could ever be admitted is still judged by the whole engine, since
@@ -28,8 +33,11 @@ type share struct {
 	recall  bool   // what is used beyond it is wanted
 	stirred bool   // something has changed since the last look at who is short
 	fell    bool   // what is used beyond it has become less
+	pending uint64 // classes of which a request had no first token when last told of
+	starts  int    // how many were starting then
 	short   uint64 // classes that were told to be short
-	beyond  uint64 // classes whose head needs more than there is of any engine
+	beyond  uint64 // classes whose head needs more than there is of any engine, and more than their floors
+	within  uint64 // classes whose head needs more than there is of any engine, within their floors
 }
 
 // told is what was last said of a class that is short.
@@ -257,7 +265,7 @@ func (c *Core) tell() {
 			cl.told = now
 		}
 	}
-	if news {
+	if news || c.knows() && c.stirs() {
 		c.emit(Effect{Op: Demand})
 	}
 }
@@ -279,7 +287,8 @@ func (c *Core) isShort(cl *class) bool {
 			}
 		}
 	}
-	foreign, ceiling := c.foreign, cl.ceiling
+	foreign, relief, ceiling := c.foreign, c.relief, cl.ceiling
+	c.relief = Amount{}
 	for e := range c.engines {
 		if en := &c.engines[e]; en.spec.Shared {
 			c.foreign, en.foreign = c.foreign.sub(en.foreign), Amount{}
@@ -291,7 +300,7 @@ func (c *Core) isShort(cl *class) bool {
 		f, ok := c.fitOn(cl, &c.engines[e], q)
 		short = short || ok && (f.ok || f.refusal == refusedStall)
 	}
-	c.foreign, cl.ceiling = foreign, ceiling
+	c.foreign, c.relief, cl.ceiling = foreign, relief, ceiling
 	for e := range c.engines {
 		if en := &c.engines[e]; en.spec.Shared && en.counts {
 			en.foreign = c.withheld(en)
@@ -323,7 +332,22 @@ type EngineDemand struct {
 	Used Amount
 	// Down: it takes no work now.
 	Down bool
+	// Ends are what is predicted to end by itself next, the soonest first.
+	Ends  []End
+	Speed Speed // as learned from its own work
 }
+
+// End is a hold's predicted end.
+type End struct {
+	In     Time
+	Amount Amount
+}
+
+// maxEnds and endsWithin bound what is told of ends.
+const (
+	maxEnds    = 4
+	endsWithin = Time(10e9)
+)
 
 // ClassDemand is what a class has and wants.
 type ClassDemand struct {
@@ -337,30 +361,93 @@ type ClassDemand struct {
 	// withheld. It is not if it waits for the stall guard, for an engine that works, for
 	// what others of this core keep, or for what is on its way out.
 	Short bool
+	// Guarded: the head has room here, and waits for the stall guard.
+	Guarded bool
 	// Waited is for how long the oldest has waited.
 	Waited Time
+	// Age of the head. Late: it can't be in time any more, and has no turn.
+	Age  Time
+	Late bool
+	// Patience is for how long the head can wait for what ends by itself, before
+	// anything is ended for it.
+	Patience Time
 	// Since New: requests admitted, each attempt counted, and refused.
 	Admitted, Rejected uint64
+	Away               AwayDemand
+}
+
+// AwayDemand is what the other cores have to know of a class, see Elsewhere. Ages are
+// negative where there is nothing.
+type AwayDemand struct {
+	Offered  uint64
+	Prompt   int32
+	Within   bool // Short, and within the floor
+	Wants    bool // its head waits for capacity
+	InTime   bool // so, and it can be in time
+	Recalled bool
+	Pending  Time          // age
+	Pressed  Time          // age
+	Starting Time          // age, see ClassElsewhere
+	Starts   []StartDemand // by engine
+}
+
+// StartDemand is Starts, with the age of the first.
+type StartDemand struct {
+	N      int
+	Tokens int64
+	Age    Time
 }
 
 // Demands fills d, whose memory it reuses. It changes nothing.
 func (c *Core) Demands(d *Demands) {
-	d.Engines, d.Classes, d.Residual = d.Engines[:0], resize(d.Classes, len(c.classes)), 0
+	d.Engines, d.Classes, d.Residual = resize(d.Engines, len(c.engines)), resize(d.Classes, len(c.classes)), 0
 	for e := range c.engines {
-		d.Engines = append(d.Engines, EngineDemand{Used: c.engines[e].used, Down: !c.engines[e].counts})
+		v := &d.Engines[e]
+		*v = EngineDemand{Used: c.engines[e].used, Down: !c.engines[e].counts, Ends: c.nextEnds(v.Ends[:0], Engine(e)), Speed: c.engines[e].timing.speed(v.Speed)}
 	}
 	for k := range c.classes {
 		cl, v := &c.classes[k], &d.Classes[k]
-		used := resize(v.Used, len(c.engines))
+		used, starts := resize(v.Used, len(c.engines)), resize(v.Away.Starts, len(c.engines))
 		clear(used)
+		clear(starts)
 		*v = ClassDemand{Used: used, Hold: cl.hold, Waiting: cl.queue.n, Admitted: cl.counts.Admitted}
+		v.Away = AwayDemand{Offered: cl.counts.Offered, Prompt: cl.usualPrompt, Pending: -1, Pressed: -1, Starting: -1, Starts: starts}
+		v.Away.Recalled = cl.recall.open || c.lentThen(cl)
+		if cl.pressed != 0 {
+			v.Away.Pressed = c.now - cl.pressed
+		}
 		for _, n := range cl.counts.Rejected {
 			v.Rejected += n
 		}
 		if i := cl.queue.head; i != none {
-			v.Head = c.fit(cl, &c.requests[i]).amount
-			v.Short = c.share.on && c.isShort(cl)
+			f := c.fit(cl, &c.requests[i])
+			v.Head = f.amount
+			v.Short, v.Guarded = c.share.on && c.isShort(cl), f.refusal == refusedStall
+			v.Away.Within = v.Short && f.within
+			q := &c.requests[i]
+			v.Age, v.Late = c.now-q.arrived, q.late && !c.late(cl, i)
+			v.Patience = max(c.patience(cl, q, &c.engines[f.engine])-c.now, 0)
+			v.Away.Pending = v.Age
+			v.Away.Wants = f.refusal >= refusedShare && f.refusal != refusedStall
+			v.Away.InTime = v.Away.Wants && !v.Late
 			v.Waited = c.now - c.requests[cl.queue.longest].waits
+		}
+	}
+	for e := range c.engines {
+		for _, i := range c.engines[e].starting {
+			h := &c.holds[i]
+			v := &d.Classes[h.class].Away
+			s := &v.Starts[e]
+			s.N++
+			s.Tokens += int64(h.prompt - h.cached)
+			s.Age = max(s.Age, c.now-max(h.admitted, h.scheduled))
+			if h.req != 0 {
+				q := &c.requests[h.req.Slot()]
+				v.Pending = max(v.Pending, c.now-q.arrived)
+				if !q.late {
+					v.Starting = max(v.Starting, c.now-q.arrived)
+				}
+			}
 		}
 	}
 	for i := range c.holds {
@@ -370,6 +457,22 @@ func (c *Core) Demands(d *Demands) {
 			d.Residual = max(d.Residual, c.lasts(h))
 		}
 	}
+}
+
+// nextEnds appends what is predicted to end next on an engine.
+func (c *Core) nextEnds(ends []End, e Engine) []End {
+	ahead := c.ahead(&c.engines[e], 0)
+	for i := range c.holds {
+		h := &c.holds[i]
+		if h.state != holdLive || h.engine != e {
+			continue
+		}
+		if at := c.ends(h, ahead); at <= c.now+endsWithin {
+			ends = append(ends, End{at - c.now, h.amount})
+		}
+	}
+	slices.SortFunc(ends, func(a, b End) int { return cmp.Compare(a.In, b.In) })
+	return ends[:min(len(ends), maxEnds)]
 }
 
 // resize gives s n elements, with the memory of those it had.

@@ -196,7 +196,7 @@ func (c *Core) Snapshot() *Snapshot {
 			v.Share = &ShareView{view(cl.spec.Ceiling.sub(cl.ceiling)), view(cl.spec.Survival)}
 		}
 		if cl.spec.Window > 0 {
-			v.Owed, v.Due = cl.debtAt(c.now), cl.owed.due
+			v.Owed, v.Due = c.debtAt(cl, c.now), cl.owed.due
 		}
 		for i := cl.queue.longest; i != none; i = c.requests[i].later {
 			if c.requests[i].late {

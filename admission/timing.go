@@ -20,6 +20,7 @@ import "math/bits"
 type timing struct {
 	prefill [32]recent // by the bits of the prompt's length
 	perTok  [8]Time    // ns per token of output, by the bits of how many ran; 0 is unknown
+	told    Speed      // what other cores have learned of the engine
 }
 
 // recent keeps the last few prefills of one size.
@@ -51,21 +52,53 @@ func (r *recent) least() (took, tokens Time, ok bool) {
 func (t *timing) prefillTime(n int32) Time {
 	n = max(n, 0)
 	size := bits.Len32(uint32(max(n, 1)))
-	if took, tokens, ok := t.prefill[size].least(); ok {
+	if took, tokens, ok := t.least(size); ok {
 		return took * Time(n) / tokens
 	}
 	for s := size - 1; s > 0; s-- {
-		if took, tokens, ok := t.prefill[s].least(); ok {
+		if took, tokens, ok := t.least(s); ok {
 			steps := min(2*t.tokenTime(1), took/2)
 			return (took-steps)*Time(n)/tokens + steps
 		}
 	}
 	for s := size + 1; s < len(t.prefill); s++ {
-		if took, tokens, ok := t.prefill[s].least(); ok {
+		if took, tokens, ok := t.least(s); ok {
 			return took * Time(n) / tokens
 		}
 	}
 	return 0
+}
+
+// least is the fastest prefill of a size, by its own starts and those of other cores.
+func (t *timing) least(size int) (took, tokens Time, ok bool) {
+	took, tokens, ok = t.prefill[size].least()
+	for i := range t.told.Prefills {
+		if p := &t.told.Prefills[i]; bits.Len32(uint32(p.Tokens)) == size && (!ok || p.Took*tokens < took*Time(p.Tokens)) {
+			took, tokens, ok = p.Took, Time(p.Tokens), true
+		}
+	}
+	return took, tokens, ok
+}
+
+// speed appends to s's memory what has been learned.
+func (t *timing) speed(s Speed) Speed {
+	s.Prefills = s.Prefills[:0]
+	for size := range t.prefill {
+		if took, tokens, ok := t.prefill[size].least(); ok {
+			s.Prefills = append(s.Prefills, Prefill{int32(tokens), took})
+		}
+	}
+	s.Tokens = t.perTok
+	return s
+}
+
+// paced is the learned time per token with so many sequences, by the bits of their
+// number.
+func (t *timing) paced(size int) Time {
+	if v := t.perTok[size]; v != 0 {
+		return v
+	}
+	return t.told.Tokens[size]
 }
 
 // tokenTime predicts the time per output token with n sequences running; 0
@@ -73,12 +106,12 @@ func (t *timing) prefillTime(n int32) Time {
 func (t *timing) tokenTime(n int64) Time {
 	size := min(bits.Len64(uint64(max(n, 1))), len(t.perTok)-1)
 	for s := size; s > 0; s-- {
-		if v := t.perTok[s]; v != 0 {
+		if v := t.paced(s); v != 0 {
 			return v
 		}
 	}
 	for s := size + 1; s < len(t.perTok); s++ {
-		if v := t.perTok[s]; v != 0 {
+		if v := t.paced(s); v != 0 {
 			return v
 		}
 	}
@@ -95,8 +128,8 @@ func (q *request) work(en *engine) int32 {
 
 // tokenTime is the time per output token at present, and while that is unknown
 // one that is on the slow side.
-func (en *engine) tokenTime() Time {
-	if t := en.timing.tokenTime(en.used[Slots]); t != 0 {
+func (c *Core) tokenTime(en *engine) Time {
+	if t := en.timing.tokenTime(c.running(en)); t != 0 {
 		return t
 	}
 	return defaultPerToken
@@ -107,6 +140,9 @@ func (c *Core) starts(i int32) {
 	h := &c.holds[i]
 	en := &c.engines[h.engine]
 	h.alone = len(en.starting) == 0
+	for k := range c.away.Classes {
+		h.alone = h.alone && c.atOthers(Class(k)).at(en.id).N == 0
+	}
 	for _, j := range en.starting {
 		c.holds[j].alone = false
 	}
@@ -153,13 +189,13 @@ const (
 // learnPace learns the engine's time per output token from a finished hold, of
 // which it was seen how fast it went: an answer that was reported in one piece
 // tells nothing.
-func (en *engine) learnPace(h *hold, now Time) {
+func (c *Core) learnPace(en *engine, h *hold) {
 	n := (h.out - h.firstOut) / h.n
 	if h.first == 0 || n < minPaceTokens {
 		return
 	}
-	each := min((now-h.first)/Time(n), maxPerToken)
-	v := &en.timing.perTok[min(bits.Len64(uint64(en.used[Slots])), len(en.timing.perTok)-1)]
+	each := min((c.now-h.first)/Time(n), maxPerToken)
+	v := &en.timing.perTok[min(bits.Len64(uint64(c.running(en))), len(en.timing.perTok)-1)]
 	if *v == 0 {
 		*v = each
 	} else {
@@ -177,6 +213,11 @@ func (c *Core) ahead(en *engine, from Class) Time {
 			done = max(done, h.admitted, h.scheduled) + en.timing.prefillTime(h.prompt-h.cached)
 		}
 	}
+	for k := int(from); k < len(c.away.Classes); k++ {
+		if s := c.atOthers(Class(k)).at(en.id); s.N > 0 {
+			done = max(done, s.Since) + en.timing.prefills(s)
+		}
+	}
 	return max(0, done-c.now)
 }
 
@@ -184,7 +225,7 @@ func (c *Core) ahead(en *engine, from Class) Time {
 // what ahead says of its engine.
 func (c *Core) ends(h *hold, ahead Time) Time {
 	en := &c.engines[h.engine]
-	each := en.timing.tokenTime(en.used[Slots])
+	each := en.timing.tokenTime(c.running(en))
 	if each == 0 {
 		return Never
 	}

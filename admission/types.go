@@ -103,6 +103,7 @@ const (
 	Apply                     // a new table
 	Tick                      // nothing but the time
 	Renew                     // the lease of the table goes on, or ends: Until
+	Told                      // what other cores do on the shared engines: Elsewhere
 )
 
 // Undeclared is the Out of an Offer without an output limit.
@@ -169,11 +170,12 @@ type Event struct {
 	Retry Time
 	// Until, of a Renew, is when the lease ends now. It has no effect on a table
 	// without a lease, nor on a lease that is over: an expired grant never comes back.
-	Until Time
-	ID    ID
-	Hold  Hold
-	Gauge Gauge
-	Table *Table // read during Step, never kept
+	Until     Time
+	ID        ID
+	Hold      Hold
+	Gauge     Gauge
+	Table     *Table     // read during Step, never kept
+	Elsewhere *Elsewhere // the same
 }
 
 // Op says what an Effect wants done or tells.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"headgate/control"
+	"headgate/control/etcd"
 	"headgate/identity"
 )
 
@@ -15,7 +16,7 @@ import (
 type Control struct {
 	// Store is where grants, demand and members are kept: etcd, or memory, which only this process sees, to try a configuration with one replica.
 	Store string `yaml:"store"`
-	// Fleet is what the fleet's keys begin with in the store. Fleets with other engines need another.
+	// Fleet is the fleet's name, by which its keys begin in etcd: /headgate/FLEET/. Those who share other engines need another.
 	Fleet string `yaml:"fleet"`
 	// Replica is this process's name in the fleet, which no other process may have at the same time; absent: the host's name. It should outlive a restart, or what survives of a replica stays reserved for a name that never comes back.
 	Replica string `yaml:"replica,omitempty"`
@@ -27,7 +28,7 @@ type Control struct {
 	TTL time.Duration `yaml:"ttl"`
 	// Heartbeat is how often a replica says what it uses though nothing has changed, 500ms to 5m, at most ttl.
 	Heartbeat time.Duration `yaml:"heartbeat"`
-	// Timeout bounds one write to the store, 100ms to 1m.
+	// Timeout bounds a request to the store, 100ms to 1m. Longer, a member that hangs is felt for longer; shorter than a few round trips with their writes to disk, what would have succeeded fails.
 	Timeout time.Duration `yaml:"timeout"`
 	// ClockDrift is the part of a lease's time by which the clocks of a replica and of the store may differ at its end, 0% to 50%. A replica stops so much earlier.
 	ClockDrift Share `yaml:"clock_drift"`
@@ -35,7 +36,7 @@ type Control struct {
 	Starve time.Duration `yaml:"starve"`
 	// LendCap is the largest part of its idle guarantee that a class lends to other replicas while it is active. 0% lends only what classes that are idle don't need.
 	LendCap Share `yaml:"lend_cap"`
-	// Endpoints are URLs of the members of etcd, such as http://127.0.0.1:2379.
+	// Endpoints are the URLs of all members of etcd, such as http://127.0.0.1:2379; all http or all https.
 	Endpoints []string `yaml:"endpoints,omitempty"`
 	// Username to authenticate by, where etcd wants one.
 	Username string `yaml:"username,omitempty"`
@@ -50,7 +51,7 @@ type Control struct {
 // SetDefaults suits etcd in the same network.
 func (c *Control) SetDefaults() {
 	*c = Control{
-		Fleet: "headgate", Campaign: true, TTL: 6 * time.Second, Heartbeat: 5 * time.Second, Timeout: 2 * time.Second,
+		Fleet: "default", Campaign: true, TTL: 6 * time.Second, Heartbeat: 5 * time.Second, Timeout: 2 * time.Second,
 		ClockDrift: 2, Starve: time.Second, LendCap: 50,
 	}
 }
@@ -185,34 +186,47 @@ func (c *Control) inMemory(l *list) {
 
 // inEtcd checks how etcd is reached.
 func (c *Control) inEtcd(l *list) {
-	switch n := len(c.Endpoints); {
-	case n == 0:
+	if len(c.Endpoints) == 0 {
 		l.bad("control.store", StoreEtcd, "etcd with endpoints, the URLs of its members")
-	case n > maxEngines:
-		l.bad("control.endpoints", n, fmt.Sprintf("1 to %d members of etcd", maxEngines))
+		return
 	}
-	for i, e := range c.Endpoints {
-		path := fmt.Sprintf("control.endpoints[%d]", i)
-		baseURL(l, path, e, "name the user by username and password_env")
-		switch https := strings.HasPrefix(e, "https://"); {
-		case c.TLS != nil && !https:
-			l.bad(path, identity.Redacted, "an https URL where tls is given")
-		case https != strings.HasPrefix(c.Endpoints[0], "https://"):
-			l.bad(path, identity.Redacted, "all http or all https: the first is the other")
+	e := c.Etcd()
+	e.Validate(func(path string, value any, allowed string) {
+		switch path {
+		case "fleet":
+			if !identity.ValidName(c.Fleet) {
+				return // which is reported
+			}
+		case "key_file":
+			path, value, allowed = "tls", "cert or key alone", "both, or neither"
+		case "request_timeout":
+			return // which is timeout
+		// Of two that belong together the one that is given is where somebody looks.
+		case "username":
+			path, value, allowed = "password_env", identity.Redacted, "nothing without username"
+		case "password_env":
+			path, value, allowed = "username", c.Username, "a user with password_env"
 		}
-	}
+		l.bad("control."+path, value, allowed)
+	})
 	if s := c.PasswordEnv; s != "" && !envName(s) {
 		l.bad("control.password_env", identity.Redacted, allowedEnv)
 	}
-	switch {
-	case c.Username != "" && c.PasswordEnv == "":
-		l.bad("control.username", c.Username, "a user with password_env")
-	case c.Username == "" && c.PasswordEnv != "":
-		l.bad("control.password_env", identity.Redacted, "nothing without username")
+	if c.TLS != nil && strings.HasPrefix(c.Endpoints[0], "http://") {
+		l.bad("control.tls", "a mapping", "nothing with http endpoints")
 	}
-	if t := c.TLS; t != nil && (t.Cert == "") != (t.Key == "") {
-		l.bad("control.tls", "cert or key alone", "both, or neither")
+}
+
+// Etcd is how etcd is reached.
+func (c *Control) Etcd() etcd.Config {
+	var e etcd.Config
+	e.SetDefaults()
+	e.Endpoints, e.Fleet, e.RequestTimeout = c.Endpoints, c.Fleet, c.Timeout
+	e.Username, e.PasswordEnv = c.Username, c.PasswordEnv
+	if t := c.TLS; t != nil {
+		e.CAFile, e.CertFile, e.KeyFile = t.CA, t.Cert, t.Key
 	}
+	return e
 }
 
 // shared checks what a pool is in a fleet. Its own values have been checked, and

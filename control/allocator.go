@@ -6,6 +6,8 @@ import (
 	"hash/fnv"
 	"slices"
 	"time"
+
+	"headgate/admission"
 )
 
 // Allocator shares one pool between replicas. It is pure: the same events give
@@ -27,6 +29,9 @@ type Allocator struct {
 	noted    []Handoff // of late
 	echoed   uint64    // whoever's grant is not later gets a new one, see life.echo
 	shared   Time      // when what nobody wants was last shared anew
+	news     bool      // replicas have something to be told of each other
+	told     Time      // when they last were, by the shell's clock
+	nNews    uint64
 
 	fx []Effect
 	t  target // scratch and result of the last decision
@@ -51,6 +56,8 @@ type life struct {
 	rank  uint64
 	lease int64
 	live  bool
+	// loaded: it was found in the store, and may be told to have its lease yet.
+	loaded bool
 	// name is false for a life that another of the same replica has followed: what
 	// survives is the later one's.
 	name bool
@@ -58,20 +65,27 @@ type life struct {
 	rev  uint64 // of its last grant
 	had  uint64 // revision in force at its last report
 	seen bool   // it has reported under its present lease
+	told bool   // its core knows of the others
 	at   Time   // of its last report
 
 	granted []Amount // by account, of the last grant
+	// survives is, by account, what a grant has said that survives. Before that it is kept
+	// from others' raises, but may be another's still.
+	survives []Amount
 	// owed are the grants that it may be using, or may still take up: the one that it
 	// last acknowledged and all later ones.
 	owed []owed
 	used []Amount // by account, as last reported
 	// bound is the most that it can have, of what is owed and used.
 	bound  []Amount
-	highs  [][recent]Amount // by engine, of the last reports
-	totals []Amount         // by engine, as it says
+	highs  [][recent]Amount  // by engine, of the last reports
+	totals []Amount          // by engine, as it says
+	ends   [][]end           // by engine: what is predicted to end by itself next
+	speed  []admission.Speed // by engine, as it has learned it
 
 	classes  []classAt
 	floors   []Amount // by class, as granted
+	unlent   []Amount // by class, as granted
 	recall   bool     // what is above its grant is wanted by protected demand
 	gone     Time     // when its lease was seen to be over
 	until    Time     // when whatever it left is over at the latest
@@ -100,6 +114,12 @@ type owed struct {
 	amounts []Amount // by account
 }
 
+// end is when something is predicted to end, and what it frees.
+type end struct {
+	at     Time
+	amount Amount
+}
+
 // classAt is a class at a replica.
 type classAt struct {
 	used     []Amount // by engine
@@ -109,6 +129,10 @@ type classAt struct {
 	head     Amount
 	short    bool
 	since    Time // when its oldest waiting request began to wait
+	age      Time // when the first of them came
+	late     bool
+	guarded  bool // the first of them has room and waits for the stall guard
+	patience Time // until when it can wait for what ends by itself
 	admitted uint64
 	rejected uint64
 	// active: it was used or admitted since the report before. slack is since when it
@@ -116,6 +140,9 @@ type classAt struct {
 	active  bool
 	slack   Time
 	pressed bool // it waits, or has refused somebody since the report before
+	away    Away
+	said    Time   // when it was
+	shown   Amount // of the floor, as replicas were told
 }
 
 // handoff is one that is open.
@@ -169,6 +196,7 @@ func (a *Allocator) Step(now Time, ev *Event, fx []Effect) []Effect {
 		}
 		a.bury()
 		a.decide()
+		a.tell()
 	}
 	fx, a.fx = a.fx, nil
 	return fx
@@ -178,7 +206,16 @@ func (a *Allocator) Step(now Time, ev *Event, fx []Effect) []Effect {
 const every = Time(1e9)
 
 // Next is when to step at the latest.
-func (a *Allocator) Next() (Time, bool) { return a.last + every, true }
+func (a *Allocator) Next() (Time, bool) {
+	at := a.last + every
+	if a.t.look != 0 {
+		at = min(at, a.last+max(a.t.look-a.now, 0))
+	}
+	if a.news {
+		at = min(at, max(a.told+a.tellEvery(), a.last))
+	}
+	return at, true
+}
 
 // clock advances the allocator's time. A leader that was stopped, or whose clock
 // jumped, does not know what happened meanwhile, so what waits for a time to pass
@@ -236,7 +273,7 @@ func (a *Allocator) configure(p *Pool) {
 		return n
 	}
 	for _, l := range a.lives {
-		l.granted, l.used, l.bound = move(l.granted), move(l.used), move(l.bound)
+		l.granted, l.survives, l.used, l.bound = move(l.granted), move(l.survives), move(l.used), move(l.bound)
 		for i := range l.owed {
 			l.owed[i].amounts = move(l.owed[i].amounts)
 		}
@@ -248,13 +285,14 @@ func (a *Allocator) configure(p *Pool) {
 func (a *Allocator) reset(l *life, old *Pool) {
 	ne, nk := len(a.pool.Engines), len(a.pool.Classes)
 	l.highs, l.totals = make([][recent]Amount, ne), make([]Amount, ne)
-	classes, floors := l.classes, l.floors
-	l.classes, l.floors = make([]classAt, nk), make([]Amount, nk)
+	l.ends, l.speed = make([][]end, ne), make([]admission.Speed, ne)
+	classes, floors, unlent := l.classes, l.floors, l.unlent
+	l.classes, l.floors, l.unlent = make([]classAt, nk), make([]Amount, nk), make([]Amount, nk)
 	for k := range l.classes {
 		l.classes[k] = classAt{used: make([]Amount, ne), slack: never}
 		for j := range classes {
 			if old.Classes[j].Name == a.pool.Classes[k].Name {
-				l.floors[k] = floors[j]
+				l.floors[k], l.unlent[k] = floors[j], unlent[j]
 			}
 		}
 	}
@@ -297,7 +335,7 @@ func (a *Allocator) born(id ID) *life {
 	h := fnv.New64a()
 	h.Write([]byte(a.pool.Name + "\x00" + id.Replica))
 	n := len(a.accounts)
-	l := &life{id: id, rank: h.Sum64(), name: true, granted: make([]Amount, n), used: make([]Amount, n), bound: make([]Amount, n)}
+	l := &life{id: id, rank: h.Sum64(), name: true, granted: make([]Amount, n), survives: make([]Amount, n), used: make([]Amount, n), bound: make([]Amount, n)}
 	for _, other := range a.lives {
 		if other.id.Replica == id.Replica {
 			other.name = false
@@ -324,7 +362,7 @@ func (a *Allocator) load(g *Grant) {
 	for i := range g.Accounts {
 		c := &g.Accounts[i]
 		if n := a.index(c.Engine, c.Class); n >= 0 {
-			before[n], now[n] = most(c.Bound, c.Survival), c.Amount
+			before[n], now[n], l.survives[n] = most(c.Bound, c.Survival), c.Amount, c.Survival
 		}
 	}
 	l.granted = slices.Clone(now)
@@ -332,7 +370,7 @@ func (a *Allocator) load(g *Grant) {
 	l.owed = []owed{{epoch: g.Epoch, rev: g.Rev - 1, lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
 	a.bind(l)
 	// Whether it still has its lease the members tell.
-	l.live, l.gone, l.until = false, a.now, a.now+Time(a.cfg.Residual)
+	l.live, l.loaded, l.gone, l.until = false, true, a.now, a.now+Time(a.cfg.Residual)
 	l.residual = a.cfg.Residual
 }
 
@@ -360,7 +398,7 @@ func (a *Allocator) join(m *Member) {
 	case l.live:
 		a.depart(l)
 	}
-	l.live, l.seen, l.at = true, false, a.now
+	l.live, l.loaded, l.seen, l.at = true, false, false, a.now
 	if l.lease != m.Lease {
 		// What it had of grants is void, but until it reports under the new lease it may
 		// not know that yet.
@@ -399,7 +437,7 @@ func (a *Allocator) report(r *Report) {
 		a.early[r.ID] = r
 		return
 	}
-	l.seq = r.Seq
+	l.seq, l.told = r.Seq, r.News != 0
 	l.seen, l.at, l.had = true, a.now, r.Rev
 	for i := range r.Engines {
 		e := &r.Engines[i]
@@ -408,6 +446,11 @@ func (a *Allocator) report(r *Report) {
 			continue
 		}
 		l.used[n] = e.Used
+		l.speed[n] = e.Speed
+		l.ends[n] = l.ends[n][:0]
+		for _, v := range e.Ends {
+			l.ends[n] = append(l.ends[n], end{a.now + Time(v.In), v.Amount})
+		}
 		highs := &l.highs[n]
 		copy(highs[1:], highs[:recent-1])
 		highs[0] = most(e.High, e.Used)
@@ -452,6 +495,8 @@ func (a *Allocator) reportClass(l *life, r *Report, c *ClassReport) {
 		return
 	}
 	at := &l.classes[k]
+	total := at.total
+	a.news = a.news || at.waiting != c.Waiting
 	at.total = Amount{}
 	clear(at.used)
 	for i := range c.Used {
@@ -470,6 +515,10 @@ func (a *Allocator) reportClass(l *life, r *Report, c *ClassReport) {
 	at.pressed = c.Waiting > 0 && c.Short || c.Rejected > at.rejected
 	at.hold, at.waiting, at.head, at.short = c.Hold, c.Waiting, c.Head, c.Short && c.Waiting > 0
 	at.since = a.now - Time(max(c.Waited, 0))
+	at.age, at.late, at.guarded, at.patience = a.now-Time(max(c.Age, 0)), c.Late, c.Guarded && c.Waiting > 0, a.now+Time(max(c.Patience, 0))
+	a.news = a.news || at.away.Offered != c.Away.Offered || !slices.EqualFunc(at.away.Starts, c.Away.Starts, func(x, y Starts) bool { return x.N == y.N && x.Tokens == y.Tokens }) ||
+		(at.away.Pending < 0) != (c.Away.Pending < 0) || (at.away.Starting < 0) != (c.Away.Starting < 0) || at.away.Within != c.Away.Within || at.away.InTime != c.Away.InTime || at.away.Wants != c.Away.Wants || at.away.Recalled != c.Away.Recalled || total != at.total
+	at.away, at.said = c.Away, a.now
 	at.admitted, at.rejected = c.Admitted, c.Rejected
 }
 
@@ -584,7 +633,7 @@ func (a *Allocator) bury() {
 			return false
 		}
 		over := a.now >= l.until
-		if !over {
+		if !over && !l.loaded {
 			over = true
 			for n := range a.accounts {
 				over = over && (a.accounts[n].engine < 0 || l.bound[n] == (Amount{}))

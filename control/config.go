@@ -76,9 +76,12 @@ func (p *Pool) Validate(bad func(path string, value any, allowed string)) {
 	for i := range p.Classes {
 		c := &p.Classes[i]
 		if c.Floor[0] > 0 {
-			// A guarantee is split by slots, so that each slot's part has to hold a request.
-			if each := c.Floor[1] / c.Floor[0]; each < p.Unit[1] && envelope[1] > 0 {
-				bad("classes["+c.Name+"].floor.kv_tokens", c.Floor[1], fmt.Sprintf("at least %d: between %d replicas each of its %d slots comes with %d KV tokens, and one request needs %d (unit)", c.Floor[0]*p.Unit[1], n, c.Floor[0], each, p.Unit[1]))
+			// A guarantee is split by slots, so that the smallest part that has any has to hold a
+			// request.
+			least := max(c.Floor[0]/n, 1)
+			if part := c.Floor[1] / c.Floor[0] * least; part < p.Unit[1] && envelope[1] > 0 {
+				need := (p.Unit[1] + least - 1) / least * c.Floor[0]
+				bad("classes["+c.Name+"].floor.kv_tokens", c.Floor[1], fmt.Sprintf("at least %d: between %d replicas a part of its %d slots has %d with %d KV tokens, and one request needs %d (unit)", need, n, c.Floor[0], least, part, p.Unit[1]))
 			}
 		}
 		if !c.Windowed {

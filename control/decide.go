@@ -11,9 +11,10 @@ import (
 //
 // Whoever has to have more gets it out of what is free at once. What is missing
 // is taken, by a lower grant, first from those who have something idle, the most
-// idle first, so that few are written to, and then from those who have no claim to what
-// they use; it can be given when they have acknowledged. Beside that what nobody wants
-// is shared anew now and then.
+// idle first, so that few are written to. Only what is wanted within floors is taken
+// from those who have no claim to what they use, and only if it does not end by itself
+// while it can be waited for. It can be given when they have acknowledged. Beside that
+// what nobody wants is shared anew now and then.
 func (a *Allocator) decide() {
 	a.aim()
 	t := &a.t
@@ -21,17 +22,17 @@ func (a *Allocator) decide() {
 	if n == 0 {
 		return
 	}
-	now := grown[Amount](nil, n, len(a.accounts))
+	t.now, t.took = grown(t.now, n, len(a.accounts)), zeroed(t.took, n)
+	now, took := t.now, t.took
 	for i, l := range t.lives {
 		copy(now[i], l.granted)
 	}
 	rebalance := a.now-a.shared >= Time(a.cfg.Rebalance)
-	took := make([]bool, n)   // of an idle part
-	forced := make([]bool, n) // of what is in use
 	for c := range a.accounts {
 		for r := range resources {
-			a.take(c, r, now, took, forced)
+			a.take(c, r, now, took)
 		}
+		a.force(c, now)
 	}
 	for i := range t.lives {
 		for c := range a.accounts {
@@ -47,21 +48,38 @@ func (a *Allocator) decide() {
 	}
 	a.raise(now, rebalance)
 	a.echo()
+	urgent := slices.ContainsFunc(t.asks, func(q asking) bool { return q.urgent })
 	for i, l := range t.lives {
-		l.recall = (l.recall || forced[i]) && !coversAll(now[i], l.used)
-		if !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
+		// What was idle when it was taken may be in use by the time that this is known.
+		recall := (l.recall || urgent && t.short[i]) && !coversAll(now[i], l.used)
+		if recall, l.recall = recall && !l.recall, recall; recall || !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || a.survivesMore(l) || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
 			a.write(i, now[i])
 		}
 	}
 	if rebalance {
 		a.shared = a.now
 	}
-	a.hand(now, took, forced)
+	a.hand(now, took)
 	a.smooth()
 }
 
-// take lowers grants on account c by what others have to have and is not free.
-func (a *Allocator) take(c, r int, now [][]Amount, took, forced []bool) {
+// coming is what of account c nobody is bound by, or will not be: lower grants are
+// written already. What is used above them ends by force, or is not counted on.
+func (a *Allocator) coming(c int) Amount {
+	got := a.free(c)
+	for _, l := range a.t.lives {
+		more := minus(l.bound[c], l.granted[c])
+		if !l.recall {
+			more = minus(more, over(l.used[c], l.granted[c]))
+		}
+		got = plus(got, most(more, Amount{}))
+	}
+	return got
+}
+
+// take lowers grants on account c by what others have to have and is not free, where
+// they are idle: first those beyond the target, then those beyond what has to be.
+func (a *Allocator) take(c, r int, now [][]Amount, took []bool) {
 	t := &a.t
 	short := int64(0)
 	for i := range t.lives {
@@ -70,27 +88,14 @@ func (a *Allocator) take(c, r int, now [][]Amount, took, forced []bool) {
 	if short == 0 {
 		return
 	}
-	short -= a.free(c)[r]
-	for _, l := range t.lives {
-		// Coming: lower grants are written already. What is used above them ends by
-		// force, or is not counted on.
-		if coming := l.bound[c][r] - l.granted[c][r]; coming > 0 {
-			if !l.recall {
-				coming -= max(0, l.used[c][r]-l.granted[c][r])
-			}
-			short -= max(coming, 0)
-		}
-	}
-	for pass := 0; pass < 3 && short > 0; pass++ {
+	short -= a.coming(c)[r]
+	for pass := 0; pass < 2 && short > 0; pass++ {
 		spare := func(i int) int64 {
 			l := t.lives[i]
-			switch pass {
-			case 0: // beyond the target, and idle
+			if pass == 0 {
 				return now[i][c][r] - max(t.want[i][c][r], l.used[c][r])
-			case 1: // beyond what has to be, and idle
-				return now[i][c][r] - max(t.must[i][c][r], l.used[c][r])
 			}
-			return now[i][c][r] - t.must[i][c][r]
+			return now[i][c][r] - max(t.must[i][c][r], l.used[c][r])
 		}
 		order := t.order[:0]
 		for i := range t.lives {
@@ -108,9 +113,84 @@ func (a *Allocator) take(c, r int, now [][]Amount, took, forced []bool) {
 			now[i][c][r] -= give
 			short -= give
 			took[i] = true
-			forced[i] = forced[i] || pass == 2 && t.short[i]
 		}
 	}
+}
+
+// force lowers grants on account c below what is used by loans, for what survives or is
+// wanted within floors and will not come by itself in time. What is kept idle of floors
+// is no reason: as it is with one core, loans that are out stay until somebody needs
+// their place. As few replicas as possible are hit.
+func (a *Allocator) force(c int, now [][]Amount) {
+	t := &a.t
+	var short Amount
+	for i := range t.lives {
+		short = plus(short, over(t.firm[i][c], now[i][c]))
+	}
+	if short == (Amount{}) {
+		return
+	}
+	short = minus(short, a.coming(c))
+	for i, l := range t.lives {
+		short = minus(short, over(l.granted[c], now[i][c])) // taken now
+	}
+	if short = most(short, Amount{}); short == (Amount{}) || a.endsSoon(c, short, now) {
+		return
+	}
+	spare := func(i int) Amount { return over(now[i][c], t.must[i][c]) }
+	order := t.order[:0]
+	for i := range t.lives {
+		if t.short[i] && spare(i) != (Amount{}) {
+			order = append(order, i)
+		}
+	}
+	t.order = order
+	slices.SortStableFunc(order, func(x, y int) int {
+		p, q := least(spare(x), short), least(spare(y), short)
+		return cmp.Or(cmp.Compare(q[0], p[0]), cmp.Compare(q[1], p[1]))
+	})
+	for _, i := range order {
+		if short == (Amount{}) {
+			break
+		}
+		give := least(spare(i), short)
+		now[i][c], short = minus(now[i][c], give), minus(short, give)
+	}
+}
+
+// endsSoon tells whether what is short on account c will end by itself while those who
+// want it can wait for that.
+func (a *Allocator) endsSoon(c int, short Amount, now [][]Amount) bool {
+	t := &a.t
+	by := never
+	for i := range t.lives {
+		if !within(t.firm[i][c], now[i][c]) && t.asks[i].class >= 0 {
+			by = min(by, t.asks[i].by)
+		}
+	}
+	if a.accounts[c].engine < 0 || by <= a.now || by == never {
+		return false
+	}
+	last := a.now
+	for !within(short, Amount{}) {
+		next := end{at: never}
+		for _, l := range t.lives {
+			for _, v := range l.ends[c] {
+				if v.at > last && v.at < next.at {
+					next = v
+				}
+			}
+		}
+		if next.at > by {
+			return false
+		}
+		last = next.at
+		short = minus(short, next.amount)
+	}
+	if t.look == 0 || by < t.look {
+		t.look = by
+	}
+	return true
 }
 
 // level lowers grants that are beyond the target, and idle, where others are below it
@@ -152,15 +232,17 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 		short := false
 		give := func(i int, up Amount) {
 			l := t.lives[i]
+			its := most(l.bound[c], a.survival(l, c))
 			for r := range left {
 				if left[r] < 0 {
 					// A leader that took over counts bounds that were over before others
-					// were given what they left. Nobody may have them again.
-					up[r] = 0
+					// were given what they left: nobody may have them again. And what
+					// survives of a replica that is new may still be another's.
+					its[r] = l.survives[c][r]
 				}
 			}
-			up = least(up, plus(free, over(l.bound[c], now[i][c])))
-			free = minus(free, minus(over(plus(now[i][c], up), l.bound[c]), over(now[i][c], l.bound[c])))
+			up = least(up, plus(free, over(its, now[i][c])))
+			free = minus(free, minus(over(plus(now[i][c], up), its), over(now[i][c], its)))
 			now[i][c] = plus(now[i][c], up)
 		}
 		for _, i := range order {
@@ -214,25 +296,27 @@ func (a *Allocator) floorOf(i, k int) Amount {
 	t := &a.t
 	n := int64(len(t.lives))
 	c := &a.pool.Classes[k]
-	f := t.protected[i][k]
+	f := plus(t.protected[i][k], t.keeping[i][k])
 	if c.Windowed {
 		// It is owed as a whole, by whoever has work of the class.
 		return a.windowOf(i, k)
 	}
-	var claims, mine Amount
-	for j := range t.lives {
-		claim := over(part(c.Floor, n, int64(j)), t.protected[j][k])
-		claims = plus(claims, claim)
-		if j == i {
-			mine = claim
-		}
-	}
+	claims, mine := t.unused[k], over(part(c.Floor, n, int64(i)), f)
 	for r := range claims {
 		if claims[r] > t.left[k][r] {
 			mine[r] = mine[r] * t.left[k][r] / claims[r]
 		}
 	}
 	return least(plus(f, mine), c.Floor)
+}
+
+// unlentOf is the part of that which is never lent.
+func (a *Allocator) unlentOf(i, k int) Amount {
+	c := &a.pool.Classes[k]
+	if c.Windowed {
+		return Amount{}
+	}
+	return least(part(c.Unlent, int64(len(a.t.lives)), int64(i)), a.floorOf(i, k))
 }
 
 // windowOf shares a windowed floor between the replicas that have work of the class,
@@ -259,7 +343,32 @@ func (a *Allocator) windowOf(i, k int) Amount {
 // grant was written.
 func (a *Allocator) floorsMoved(i int) bool {
 	for k := range a.pool.Classes {
-		if a.floorOf(i, k) != a.t.lives[i].floors[k] {
+		if l := a.t.lives[i]; a.floorOf(i, k) != l.floors[k] || a.unlentOf(i, k) != l.unlent[k] {
+			return true
+		}
+	}
+	return false
+}
+
+// keptFor is what a life's next grant says that survives: all that is to, once nobody
+// else is bound by it.
+func (a *Allocator) keptFor(l *life, c int) Amount {
+	survives, left := a.survival(l, c), a.free(c)
+	for r := range left {
+		if left[r] < 0 {
+			survives[r] = min(survives[r], l.survives[c][r])
+		}
+	}
+	return survives
+}
+
+// survivesMore tells whether more survives of a life than its grant says.
+func (a *Allocator) survivesMore(l *life) bool {
+	if a.pool.Survival == (Amount{}) || !l.seen {
+		return false
+	}
+	for c := range a.accounts {
+		if a.keptFor(l, c) != l.survives[c] {
 			return true
 		}
 	}
@@ -286,16 +395,14 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	a.bind(l)
 	for c := range a.accounts {
 		v := &g.Accounts[c]
-		v.Amount, v.Bound, v.Survival = amounts[c], l.bound[c], a.survival(l, c)
+		l.survives[c] = a.keptFor(l, c)
+		v.Amount, v.Bound, v.Survival = amounts[c], l.bound[c], l.survives[c]
 		v.Engine, v.Class = a.accountName(c)
 	}
 	for k := range g.Classes {
 		c := &a.pool.Classes[k]
-		l.floors[k] = a.floorOf(i, k)
-		g.Classes[k] = ClassGrant{Class: c.Name, Floor: l.floors[k]}
-		if !c.Windowed {
-			g.Classes[k].Unlent = least(part(c.Unlent, int64(len(a.t.lives)), int64(i)), l.floors[k])
-		}
+		l.floors[k], l.unlent[k] = a.floorOf(i, k), a.unlentOf(i, k)
+		g.Classes[k] = ClassGrant{Class: c.Name, Floor: l.floors[k], Unlent: l.unlent[k]}
 	}
 	a.fx = append(a.fx, Effect{Op: Write, Grant: g, ID: l.id})
 }
@@ -327,7 +434,7 @@ func (l *life) smooth(c int) (v Amount) {
 }
 
 // hand opens handoffs for those who wait until others have given, and follows them.
-func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
+func (a *Allocator) hand(now [][]Amount, took []bool) {
 	t := &a.t
 	for i, l := range t.lives {
 		waits := false
@@ -342,7 +449,7 @@ func (a *Allocator) hand(now [][]Amount, took, forced []bool) {
 			}}
 			l.handoff = h
 			for j, from := range t.lives {
-				if took[j] || forced[j] || within(from.granted[0], from.bound[0]) && from.granted[0] != from.bound[0] && j != i {
+				if took[j] || within(from.granted[0], from.bound[0]) && from.granted[0] != from.bound[0] && j != i {
 					h.from, h.revs, h.From = append(h.from, from), append(h.revs, from.rev), append(h.From, from.id.Replica)
 				}
 			}

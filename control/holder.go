@@ -75,3 +75,11 @@ func (h *Holder) Lease() (lease int64, until Time) { return h.lease, h.until }
 func (g *Grant) Survives() bool {
 	return g != nil && slices.ContainsFunc(g.Accounts, func(a Account) bool { return a.Survival[0] > 0 })
 }
+
+// Report says in a report whose it is, and which grant it acknowledges.
+func (h *Holder) Report(r *Report) {
+	r.Pool, r.ID, r.Lease = h.pool, h.id, h.lease
+	if h.grant != nil && h.grant.Lease == h.lease {
+		r.Epoch, r.Rev = h.epoch, h.rev
+	}
+}

@@ -44,7 +44,7 @@ func Share(base *admission.Table, g *Grant, until Time, ok bool) *admission.Tabl
 		}
 		for j := range g.Classes {
 			if p := &g.Classes[j]; p.Class == c.Name {
-				c.Floor = least(p.Floor, c.Ceiling)
+				c.Whole, c.Floor = c.Floor, least(p.Floor, c.Ceiling)
 				c.Unlent = least(p.Unlent, c.Floor)
 			}
 		}
@@ -69,13 +69,48 @@ func (r *Report) Fill(t *admission.Table, d *admission.Demands) {
 			Engine: e.Name, Total: total, Used: d.Engines[i].Used, High: d.Engines[i].Used, Down: d.Engines[i].Down,
 			Gauge: Amount{-1, -1}, Others: Amount{-1, -1},
 		}
+		r.Engines[i].Speed = admission.Speed{Prefills: slices.Clone(d.Engines[i].Speed.Prefills), Tokens: d.Engines[i].Speed.Tokens}
+		for _, v := range d.Engines[i].Ends {
+			r.Engines[i].Ends = append(r.Engines[i].Ends, End{duration(v.In), v.Amount})
+		}
 	}
 	for k := range t.Classes {
 		c := &d.Classes[k]
 		r.Classes[k] = ClassReport{
-			Class: t.Classes[k].Name, Used: slices.Clone(c.Used), Hold: c.Hold, Waiting: c.Waiting, Head: c.Head, Short: c.Short,
-			Waited: duration(c.Waited), Admitted: c.Admitted, Rejected: c.Rejected,
+			Class: t.Classes[k].Name, Used: slices.Clone(c.Used), Hold: c.Hold, Waiting: c.Waiting, Head: c.Head, Short: c.Short, Guarded: c.Guarded,
+			Waited: duration(c.Waited), Age: duration(c.Age), Late: c.Late, Patience: duration(c.Patience), Admitted: c.Admitted, Rejected: c.Rejected,
+			Away: Away{
+				Offered: c.Away.Offered, Prompt: c.Away.Prompt, Within: c.Away.Within, Wants: c.Away.Wants, InTime: c.Away.InTime, Recalled: c.Away.Recalled, Pending: duration(c.Away.Pending), Pressed: duration(c.Away.Pressed), Starting: duration(c.Away.Starting),
+			},
+		}
+		for _, s := range c.Away.Starts {
+			r.Classes[k].Away.Starts = append(r.Classes[k].Away.Starts, Starts{N: s.N, Tokens: s.Tokens, Age: duration(s.Age)})
 		}
 	}
 	r.Residual = duration(d.Residual)
+}
+
+// PoolOf is the pool that a table is of, shared between so many replicas at most.
+func PoolOf(name string, base *admission.Table, replicas int) *Pool {
+	p := &Pool{Name: name, Replicas: replicas}
+	for i := range base.Engines {
+		e := &base.Engines[i]
+		p.Engines = append(p.Engines, Engine{Name: e.Name, Total: admission.Of(e.Slots, e.KV)})
+	}
+	for i := range base.Classes {
+		c := &base.Classes[i]
+		p.Classes = append(p.Classes, Class{Name: c.Name, Floor: c.Floor, Unlent: c.Unlent, Ceiling: c.Ceiling, Windowed: c.Window > 0})
+	}
+	return p
+}
+
+// Still is the report without what changes by the time alone.
+func (c ClassReport) Still() ClassReport {
+	c.Waited, c.Age, c.Patience = 0, 0, 0
+	c.Away.Pending, c.Away.Pressed, c.Away.Starting = min(c.Away.Pending, 0), min(c.Away.Pressed, 0), min(c.Away.Starting, 0)
+	c.Away.Starts = slices.Clone(c.Away.Starts)
+	for e := range c.Away.Starts {
+		c.Away.Starts[e].Age = 0
+	}
+	return c
 }

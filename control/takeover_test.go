@@ -84,3 +84,64 @@ func TestSurvivalOfACeiling(t *testing.T) {
 		t.Errorf("%s of a ceiling of 4/40 survive", sum)
 	}
 }
+
+// What survives a lease is a replica's with one, too, as soon as nobody else is bound by
+// it, and no sooner.
+func TestGrantIsNoLessThanWhatSurvives(t *testing.T) {
+	p := onePool()
+	p.Replicas, p.Survival = 2, Amount{1, 10}
+	p.Classes[0].Floor = Amount{8, 80}
+	p.Classes = append(p.Classes, Class{Name: "few", Ceiling: Amount{2, 20}})
+	a, last := NewAllocator(p, 1, Config{}), map[string]*Grant{}
+	taken(a, last, joined("a", 1))
+	taken(a, last, wants("a", 1, 0, 0, Amount{10, 100}, 0))
+	taken(a, last, joined("b", 2))
+	taken(a, last, wants("b", 2, 0, 0, Amount{}, 0))
+	if c := last["b"].Accounts[0]; c.Amount != (Amount{}) || c.Survival != (Amount{}) {
+		t.Errorf("b has %s, and %s survive, while a has all", c.Amount, c.Survival)
+	}
+	r := wants("a", 1, 1, last["a"].Rev, Amount{}, 0)
+	r.Report.Seq = 2
+	taken(a, last, r)
+	for _, c := range last["b"].Accounts {
+		if want := (Amount{1, 10}); c.Survival != want || !within(want, c.Amount) {
+			t.Errorf("b has %s of %s%s, and %s survive", c.Amount, c.Engine, c.Class, c.Survival)
+		}
+	}
+}
+
+// Who has nothing of any engine, but a part of a ceiling, is not forgotten before it is
+// known whether it has its lease.
+func TestTakeoverKeepsPartsOfCeilings(t *testing.T) {
+	p := onePool()
+	p.Classes = append(p.Classes, Class{Name: "few", Ceiling: Amount{4, 40}})
+	a, last := NewAllocator(p, 2, Config{}), map[string]*Grant{}
+	ev := loaded("a", 1, 10, Amount{}, Amount{})
+	ev.Grant.Accounts = append(ev.Grant.Accounts, Account{Class: "few", Amount: Amount{3, 30}, Bound: Amount{3, 30}})
+	taken(a, last, ev)
+	taken(a, last, joined("b", 2))
+	taken(a, last, wants("b", 2, 0, 0, Amount{}, 0))
+	taken(a, last, joined("a", 1))
+	if g := last["b"].Accounts[1].Amount; !within(g, Amount{1, 10}) {
+		t.Errorf("b has %s of a ceiling of 4/40, of which a may use 3/30", g)
+	}
+}
+
+// A change of what is never lent reaches the replicas, though their floors stay.
+func TestUnlentIsGrantedAnew(t *testing.T) {
+	p := onePool()
+	p.Classes[0].Unlent = Amount{10, 100}
+	a, last := NewAllocator(p, 1, Config{}), map[string]*Grant{}
+	taken(a, last, joined("a", 1))
+	taken(a, last, wants("a", 1, 0, 0, Amount{}, 0))
+	p.Classes[0].Unlent = Amount{}
+	taken(a, last, Event{Kind: Configure, Pool: p})
+	for now := Time(1e9); now < Time(5e9); now += every {
+		for _, e := range a.Step(now, &Event{Kind: Tick}, nil) {
+			last[e.ID.Replica] = e.Grant
+		}
+	}
+	if c := last["a"].Classes[0]; c.Unlent != (Amount{}) {
+		t.Errorf("a never lends %s, of a class that lends all", c.Unlent)
+	}
+}

@@ -38,13 +38,22 @@ type target struct {
 	use       [][]Amount // 2 to 6, by account
 	must      [][]Amount // with what survives: 1 to 6
 	want      [][]Amount // the target
+	firm      [][]Amount // 1 to 3, by account
 	kept      [][]Amount // 5, by account
+	unused    []Amount   // by class: of the guarantees of all replicas
+	now       [][]Amount // grants as they are to be, by account
+	took      []bool     // by life: something idle was taken
+	common    []Amount   // by class: what is kept of it by those who are told of each other
+	keeping   [][]Amount // by class: 5
+	why       [][]string // by class: why so
 	loan      [][]Amount // by class and engine: what is used beyond floors
-	protected [][]Amount // by class: what of the floor is in use, wanted or kept
+	protected [][]Amount // by class: what of the floor is in use or wanted
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
 	cap       []Amount   // what is left, by account
 	idle      []Amount   // of it, what nobody uses or has been given here, by account
+	floors    []Amount   // what is owed now, by class
 	left      []Amount   // of the floors, by class
+	bars      [][]bool   // by class: its first request waits within the floor
 	ceiling   []int      // the account of a class, -1
 	asks      []asking   // by life
 	cut       []bool     // by life: what it borrows is wanted by one who has to borrow too
@@ -52,6 +61,8 @@ type target struct {
 	claims    []int64
 	got       []int64
 	order     []int
+	amounts   []Amount
+	look      Time // when what waits for an end has waited enough, 0 if nothing does
 }
 
 // asking is what a replica wants beyond what it has.
@@ -59,6 +70,7 @@ type asking struct {
 	class  int // that it is for, -1: nothing
 	urgent bool
 	amount Amount
+	by     Time // until when it can wait for what ends by itself
 }
 
 // part is one of n equal parts of a floor, slots with their KV tokens. Of slots
@@ -73,6 +85,19 @@ func part(whole Amount, n, i int64) (p Amount) {
 		p[1] = whole[1] / n
 	} else {
 		p[1] = whole[1] / whole[0] * p[0]
+	}
+	return p
+}
+
+// share is one of n equal parts of what is kept, slots with their part of the KV tokens.
+func share(whole Amount, n, i int64) (p Amount) {
+	for r := range p {
+		if p[r] = whole[r] / n; i < whole[r]%n {
+			p[r]++
+		}
+	}
+	if whole[0] > 0 {
+		p[1] = whole[1] * p[0] / whole[0]
 	}
 	return p
 }
@@ -98,7 +123,7 @@ func zeroed[T any](s []T, n int) []T {
 // aim computes the target.
 func (a *Allocator) aim() {
 	t := &a.t
-	t.lives = t.lives[:0]
+	t.lives, t.look = t.lives[:0], 0
 	for _, l := range a.lives {
 		if l.live {
 			t.lives = append(t.lives, l)
@@ -106,8 +131,11 @@ func (a *Allocator) aim() {
 	}
 	n, m, nk, ne := len(t.lives), len(a.accounts), len(a.pool.Classes), len(a.pool.Engines)
 	t.use, t.must, t.want = grown(t.use, n, m), grown(t.must, n, m), grown(t.want, n, m)
+	t.firm = grown(t.firm, n, m)
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
-	t.cap, t.idle, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.left, nk), zeroed(t.ceiling, nk)
+	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
+	t.bars, t.keeping, t.why = grown(t.bars, n, nk), grown(t.keeping, n, nk), grown(t.why, n, nk)
+	t.common, t.unused = zeroed(t.common, nk), zeroed(t.unused, nk)
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
 		t.asks[i].class = -1
@@ -140,16 +168,23 @@ func (a *Allocator) aim() {
 	}
 	for i, l := range t.lives {
 		for k := range l.classes {
-			if at := &l.classes[k]; at.short {
+			switch at := &l.classes[k]; {
+			case at.short:
 				t.waits[i][k] = at.waiting
+			case at.guarded:
+				t.waits[i][k] = 1
 			}
 		}
 	}
+	a.owe()
 	for k := range a.pool.Classes {
 		a.usedWithin(k)
 	}
 	for k := range a.pool.Classes {
 		a.waitsWithin(k)
+	}
+	for i := range t.must {
+		copy(t.firm[i], t.must[i])
 	}
 	for k := range a.pool.Classes {
 		a.lends(k)
@@ -162,6 +197,9 @@ func (a *Allocator) aim() {
 	}
 	for i := range t.must {
 		copy(t.want[i], t.must[i])
+		for k := range t.unused {
+			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, int64(n), int64(i)), plus(t.protected[i][k], t.keeping[i][k])))
+		}
 	}
 	a.rest()
 }
@@ -203,23 +241,42 @@ func (t *target) split(claims []Amount, total Amount) {
 	}
 }
 
-// floor is what of a class's floor is owed now.
-func (a *Allocator) floor(k int) Amount {
-	c := &a.pool.Classes[k]
-	if !c.Windowed {
-		return c.Floor
+// owe derives what is owed to each class now, as the cores do it: what is due of a
+// window comes out of the others' floors, of those of the last class first, and never
+// out of what is never lent.
+func (a *Allocator) owe() {
+	t := &a.t
+	var over Amount
+	for c := range a.accounts {
+		if a.accounts[c].engine >= 0 {
+			over = minus(over, a.accounts[c].total)
+		}
 	}
-	var due Amount
-	for _, l := range a.t.lives {
-		due = plus(due, l.classes[k].hold)
+	for k := range a.pool.Classes {
+		c := &a.pool.Classes[k]
+		if t.floors[k] = c.Floor; c.Windowed {
+			var due Amount
+			for _, l := range t.lives {
+				due = plus(due, l.classes[k].hold)
+			}
+			t.floors[k] = least(due, c.Floor)
+		}
+		over = plus(over, t.floors[k])
 	}
-	return least(due, c.Floor)
+	for k := len(a.pool.Classes) - 1; k >= 0; k-- {
+		c := &a.pool.Classes[k]
+		if c.Windowed {
+			continue
+		}
+		cut := most(least(over, minus(t.floors[k], c.Unlent)), Amount{})
+		t.floors[k], over = minus(t.floors[k], cut), minus(over, cut)
+	}
 }
 
 // usedWithin is 2: what class k uses within its floor.
 func (a *Allocator) usedWithin(k int) {
 	t := &a.t
-	floor := a.floor(k)
+	floor := t.floors[k]
 	n := int64(len(t.lives))
 	own, rest := make([]Amount, n), make([]Amount, n)
 	left := floor
@@ -275,7 +332,8 @@ func (a *Allocator) place(i, k int, unit Amount) int {
 	return best
 }
 
-// waiting returns the lives that wait for capacity for class k, the longest first.
+// waiting returns the lives that wait for capacity for class k, the longest first of
+// those that can be in time, then the others.
 func (t *target) waiting(k int) []int {
 	t.order = t.order[:0]
 	for i := range t.lives {
@@ -284,17 +342,19 @@ func (t *target) waiting(k int) []int {
 		}
 	}
 	slices.SortStableFunc(t.order, func(x, y int) int {
-		return cmp.Compare(t.lives[x].classes[k].since, t.lives[y].classes[k].since)
+		p, q := &t.lives[x].classes[k], &t.lives[y].classes[k]
+		return cmp.Or(cmp.Compare(b2i(p.late), b2i(q.late)), cmp.Compare(p.age, q.age))
 	})
 	return t.order
 }
 
 // ask notes that a replica wants amount more for class k.
 func (t *target) ask(i, k int, amount Amount, urgent bool) {
+	by := t.lives[i].classes[k].patience
 	if q := &t.asks[i]; q.class < 0 {
-		*q = asking{class: k, urgent: urgent, amount: amount}
+		*q = asking{class: k, urgent: urgent, amount: amount, by: by}
 	} else {
-		q.amount, q.urgent = plus(q.amount, amount), q.urgent || urgent
+		q.amount, q.urgent, q.by = plus(q.amount, amount), q.urgent || urgent, min(q.by, by)
 	}
 }
 
@@ -305,7 +365,11 @@ func (a *Allocator) waitsWithin(k int) {
 		again = false
 		for _, i := range t.waiting(k) {
 			unit := t.lives[i].classes[k].head
-			if unit[0] < 1 || !within(unit, t.left[k]) || a.place(i, k, unit) < 0 {
+			if unit[0] < 1 || !within(unit, t.left[k]) {
+				continue
+			}
+			t.bars[i][k] = true
+			if a.place(i, k, unit) < 0 {
 				continue
 			}
 			t.left[k] = minus(t.left[k], unit)
@@ -317,62 +381,82 @@ func (a *Allocator) waitsWithin(k int) {
 	}
 }
 
-// keep is what class k of life i keeps of its guarantee, used or not, and why.
-//
-// An idle guarantee is lent, but for what the replica's core holds, which goes by how
-// soon its class is expected back, and what is never lent. Of an active one only a part of
-// what it has had to spare for a while is lent, and nothing any more with the first
-// request that waits or is refused, or when its replica has not been heard of.
-func (a *Allocator) keep(k, i int) (Amount, string) {
-	l, c := a.t.lives[i], &a.pool.Classes[k]
-	at := &l.classes[k]
-	n := int64(len(a.t.lives))
+// held is what class k of life i keeps out of its own core's reach.
+func (a *Allocator) held(k, i int) Amount {
+	c := &a.pool.Classes[k]
+	hold := least(a.t.lives[i].classes[k].hold, c.Floor)
 	if c.Windowed {
-		return at.hold, "owed over a window"
+		return hold
 	}
-	whole := most(part(c.Floor, n, int64(i)), Amount{})
-	base := most(least(at.hold, c.Floor), part(c.Unlent, n, int64(i)))
-	spare := over(whole, most(base, at.total))
-	switch {
-	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
-		at.slack = never
-		return most(whole, base), "no recent report"
-	case at.pressed:
-		at.slack = never
-		return most(whole, base), "demand presses"
-	case spare == (Amount{}):
-		at.slack = never
-		return base, "in use"
-	case !at.active:
-		return base, "idle, lent"
-	}
-	if at.slack == never {
-		at.slack = a.now
-	}
-	if a.now-at.slack < Time(a.cfg.Sustain) {
-		return most(whole, base), "in use, its slack is not sustained yet"
-	}
-	for r := range spare {
-		spare[r] = int64(float64(spare[r]) * a.cfg.LendCap)
-	}
-	return most(base, minus(whole, spare)), "in use, a part of its slack is lent"
+	return most(hold, part(c.Unlent, int64(len(a.t.lives)), int64(i)))
 }
 
-// lends is 4: what class k uses beyond its floor.
+// keep is what of class k's floor life i keeps beyond what it uses or wants, and why.
+//
+// It is what its core holds, which goes by how soon the class is expected back, by what
+// it had of late, and by whether its demand has fitted. A core that is told of the others
+// says so of all of them, less what they use: that is kept once, in equal parts, and it
+// finds it anywhere. Of one that is not, it is its own. Of a replica that has
+// not been heard of for long nobody knows what it wants, so that its part is kept whole.
+func (a *Allocator) keep(k, i int) (Amount, string) {
+	t, c := &a.t, &a.pool.Classes[k]
+	l, n := t.lives[i], int64(len(t.lives))
+	at := &l.classes[k]
+	switch {
+	case c.Windowed:
+		return over(at.hold, t.protected[i][k]), "owed over a window"
+	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
+		return over(most(part(c.Floor, n, int64(i)), a.held(k, i)), t.protected[i][k]), "no recent report"
+	case l.told:
+		return most(share(t.common[k], n, int64(i)), over(part(c.Unlent, n, int64(i)), t.protected[i][k])), "as the cores hold it"
+	}
+	// Its loans are not in what it holds, nor in what is never lent.
+	return over(a.held(k, i), t.protected[i][k]), "as its core holds it"
+}
+
+// common is what is kept of class k by those who are told of each other.
+func (a *Allocator) common(k int) (all Amount) {
+	t := &a.t
+	var used, protected, hold Amount
+	for i, l := range t.lives {
+		used, protected = plus(used, l.classes[k].total), plus(protected, t.protected[i][k])
+	}
+	for _, l := range t.lives {
+		if at := &l.classes[k]; l.told {
+			hold = most(hold, plus(at.hold, minus(used, at.total)))
+		}
+	}
+	return over(hold, protected)
+}
+
+// lends is 4: what class k uses beyond its floor. Where not all have room, whoever
+// borrows most has none first: requests can't be divided, so that to cut everybody a
+// little would end one of everybody's.
 func (a *Allocator) lends(k int) {
 	t := &a.t
-	claims := make([]Amount, len(t.lives))
+	claims := zeroed(t.amounts, len(t.lives))
+	t.amounts = claims
 	for e := range a.pool.Engines {
+		room := most(t.cap[e], Amount{})
 		for i := range t.lives {
 			claims[i] = t.loan[i][k*len(a.pool.Engines)+e]
 			if c := t.ceiling[k]; c >= 0 {
 				claims[i] = least(claims[i], most(t.room(i, c), Amount{}))
 			}
 		}
-		t.split(claims, most(t.cap[e], Amount{}))
+		order := t.order[:0]
 		for i := range t.lives {
-			t.short[i] = t.short[i] || claims[i] != t.loan[i][k*len(a.pool.Engines)+e]
-			a.takeFor(i, k, e, claims[i])
+			order = append(order, i)
+		}
+		t.order = order
+		slices.SortStableFunc(order, func(x, y int) int {
+			return cmp.Or(cmp.Compare(claims[x][0], claims[y][0]), cmp.Compare(claims[x][1], claims[y][1]))
+		})
+		for _, i := range order {
+			give := least(claims[i], room)
+			t.short[i] = t.short[i] || give != t.loan[i][k*len(a.pool.Engines)+e]
+			room = minus(room, give)
+			a.takeFor(i, k, e, give)
 		}
 	}
 }
@@ -380,17 +464,17 @@ func (a *Allocator) lends(k int) {
 // keeps is 5. It stays on engines where the replica has it already.
 func (a *Allocator) keeps(k int) {
 	t := &a.t
-	extra := make([]Amount, len(t.lives))
+	t.common[k] = a.common(k)
+	t.amounts = zeroed(t.amounts, len(t.lives))
+	extra := t.amounts
 	for i := range t.lives {
-		keep, _ := a.keep(k, i)
-		var loans Amount
-		for _, v := range t.loan[i] {
-			loans = plus(loans, v)
-		}
-		extra[i] = over(over(keep, t.protected[i][k]), loans)
+		extra[i], t.why[i][k] = a.keep(k, i)
 	}
 	t.split(extra, t.left[k])
 	for i, l := range t.lives {
+		if extra[i] == (Amount{}) {
+			continue
+		}
 		for pass := range 2 {
 			for e := range a.pool.Engines {
 				give := least(extra[i], most(t.room(i, e), Amount{}))
@@ -405,7 +489,7 @@ func (a *Allocator) keeps(k int) {
 				if c := t.ceiling[k]; c >= 0 {
 					t.kept[i][c] = plus(t.kept[i][c], give)
 				}
-				t.protected[i][k] = plus(t.protected[i][k], give)
+				t.keeping[i][k] = plus(t.keeping[i][k], give)
 				t.left[k] = over(t.left[k], give)
 				extra[i] = minus(extra[i], give)
 			}

@@ -118,9 +118,11 @@ type Report struct {
 	Epoch uint64 `json:"epoch"`
 	Rev   uint64 `json:"revision"`
 	// GrantAge is for how long that grant has been in force.
-	GrantAge time.Duration  `json:"grant_age_ns"`
-	Engines  []EngineReport `json:"engines"`
-	Classes  []ClassReport  `json:"classes"`
+	GrantAge time.Duration `json:"grant_age_ns"`
+	// News is the number of those that the core was told last, 0 of none.
+	News    uint64         `json:"news,omitempty"`
+	Engines []EngineReport `json:"engines"`
+	Classes []ClassReport  `json:"classes"`
 	// Residual is for how long at most what it has admitted, or may admit, goes on.
 	Residual time.Duration `json:"residual_ns"`
 }
@@ -132,7 +134,10 @@ type EngineReport struct {
 	Used   Amount `json:"used"`
 	// High is the most that it had in the last seconds.
 	High Amount `json:"high"`
-	Down bool   `json:"down,omitempty"`
+	// Ends are what is predicted to end by itself next.
+	Ends  []End           `json:"ends,omitempty"`
+	Speed admission.Speed `json:"speed"` // as it has learned it
+	Down  bool            `json:"down,omitempty"`
 	// Gauge is what the engine says that it runs, of everybody, and Others the most of
 	// it that this replica did not send; -1 is not told. It was asked for GaugeAge ago.
 	// GaugeSeq numbers the samples; 0 is none.
@@ -140,6 +145,12 @@ type EngineReport struct {
 	Others   Amount        `json:"others"`
 	GaugeAge time.Duration `json:"gauge_age_ns,omitempty"`
 	GaugeSeq uint64        `json:"gauge_seq,omitempty"`
+}
+
+// End is when something is predicted to end, and what it frees.
+type End struct {
+	In     time.Duration `json:"in_ns"`
+	Amount Amount        `json:"amount"`
 }
 
 // ClassReport is one class at a replica.
@@ -156,9 +167,69 @@ type ClassReport struct {
 	Head    Amount        `json:"head"`
 	Short   bool          `json:"short,omitempty"`
 	Waited  time.Duration `json:"waited_ns,omitempty"`
+	// Guarded: the first has room, and waits for the stall guard. It keeps it.
+	Guarded bool `json:"guarded,omitempty"`
+	// Age of the first of them. Late: it can't be in time any more. Patience is for how
+	// long it can wait for what ends by itself.
+	Age      time.Duration `json:"age_ns,omitempty"`
+	Late     bool          `json:"late,omitempty"`
+	Patience time.Duration `json:"patience_ns,omitempty"`
 	// Since the replica started, so that a lost report loses nothing.
 	Admitted uint64 `json:"admitted"`
 	Rejected uint64 `json:"rejected"`
+	Away     Away   `json:"away"`
+}
+
+// Away is what the other replicas' cores have to know of a class at one replica. Ages
+// are of when it was said, negative where there is nothing.
+type Away struct {
+	Offered  uint64        `json:"offered"` // requests since the replica started
+	Prompt   int32         `json:"prompt_tokens,omitempty"`
+	Within   bool          `json:"within,omitempty"`   // its head is short within the floor
+	Wants    bool          `json:"wants,omitempty"`    // its head waits for capacity
+	InTime   bool          `json:"in_time,omitempty"`  // so, and it can be in time
+	Recalled bool          `json:"recalled,omitempty"` // what was lent when its lending closed is out
+	Pending  time.Duration `json:"pending_ns"`         // the oldest request without a first token
+	Pressed  time.Duration `json:"pressed_ns"`         // since demand did not fit
+	Starting time.Duration `json:"starting_ns"`        // the oldest that an engine has and that can be in time
+	Starts   []Starts      `json:"starts,omitempty"`   // by engine
+}
+
+// Starts are requests that an engine has and that have no token yet, the tokens of
+// their prompts, and the age of the first.
+type Starts struct {
+	N      int           `json:"n"`
+	Tokens int64         `json:"tokens"`
+	Age    time.Duration `json:"age_ns"`
+}
+
+// News is what all replicas are told of each other. It allows nothing; it is for
+// what their cores can't see, see admission.Elsewhere.
+type News struct {
+	Pool    string       `json:"pool"`
+	Epoch   uint64       `json:"epoch"`
+	Seq     uint64       `json:"seq"`
+	Engines []EngineNews `json:"engines"`
+	Classes []ClassNews  `json:"classes"`
+}
+
+// EngineNews is what nobody uses of an engine.
+type EngineNews struct {
+	Engine  string          `json:"engine"`
+	Idle    Amount          `json:"idle"`
+	Foreign Amount          `json:"foreign"`        // what it runs that no replica sent
+	Ends    []End           `json:"ends,omitempty"` // what is predicted to end by itself next
+	Speed   admission.Speed `json:"speed"`
+}
+
+// ClassNews is a class at one replica that has had requests of it.
+type ClassNews struct {
+	ID
+	Class     string   `json:"class"`
+	Used      []Amount `json:"used"` // by engine
+	Waiting   int      `json:"waiting,omitempty"`
+	Protected Amount   `json:"protected"` // of the floor
+	Away
 }
 
 // Kind of an Event.
@@ -204,6 +275,8 @@ const (
 	Remove
 	// Note a stage of a handoff: Handoff.
 	Note
+	// Tell all replicas: News. Of several the last is enough.
+	Tell
 )
 
 // Effect is what the allocator wants done.
@@ -212,6 +285,7 @@ type Effect struct {
 	Grant   *Grant
 	ID      ID
 	Handoff Handoff
+	News    *News
 }
 
 // Stage of a handoff.

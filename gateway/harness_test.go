@@ -165,9 +165,9 @@ func newRig(t testing.TB, s setup) *rig {
 		s.fleet.Pools, s.fleet.Log = func() []*relay.Pool { return []*relay.Pool{r.pool} }, log
 	}
 	r.pool = relay.New(relay.Config{
-		Name: "main", Observe: s.observe, Journal: s.journal, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
+		Name: "main", Observe: s.observe, Replica: replica, Journal: s.journal, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
 		Engines:     []relay.Engine{{Name: "gpu0", Adapter: adapter, ObserveEvery: 250 * time.Millisecond, Priority: []int{0, 10}}},
-		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Replica: replica, Log: log, Metrics: relay.NewMetrics(r.metrics),
+		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: relay.NewMetrics(r.metrics),
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
 			t := &admission.Table{Engines: engines}
 			envelope := t.Envelope()

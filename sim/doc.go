@@ -28,6 +28,9 @@ type Arm struct {
 	// Table puts admission in front of the engine; nil sends requests straight
 	// to it.
 	Table *admission.Table
+	// Fleet puts several gateways with the Table in front of the engine; nil: one,
+	// which owns it.
+	Fleet *Fleet
 	// Priority of a class at the engine, lower first; absent is 0.
 	Priority map[string]int
 }

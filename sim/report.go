@@ -24,6 +24,8 @@ type Plan struct {
 	Engine simengine.Config // its Speed is the plan's
 	// Policy takes the place of the headgate arm's own; nil leaves that.
 	Policy *Policy
+	// Fleet serves the arms that have a table; nil is one gateway.
+	Fleet *Fleet
 }
 
 // Policy is a table for the plan's engine, and the priorities of its classes at
@@ -157,6 +159,9 @@ func (p *Plan) arm(name string) (*Arm, error) {
 	a, err := NewArm(name, p.Engine)
 	if err == nil && name == Headgate && p.Policy != nil {
 		a.Table, a.Priority = p.Policy.Table, p.Policy.Priority
+	}
+	if err == nil && a.Table != nil {
+		a.Fleet = p.Fleet
 	}
 	return a, err
 }

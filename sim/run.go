@@ -14,15 +14,14 @@ import (
 type runner struct {
 	arm      *Arm
 	engine   *simengine.Engine
-	core     *admission.Core // nil: direct
+	gates    []*gate // none: direct
+	fleet    *fleet  // what the gates share the engine by; nil where there is one that owns it
 	classes  map[string]admission.Class
 	now      time.Duration
 	run      Run
 	flights  []flight // by the request's index
-	queued   int      // requests that wait in the core
+	queued   int      // requests that wait in a core
 	attempts []attempt
-	holds    map[admission.Hold]int32 // attempts by the holds they run under
-	recalls  map[uint64]int
 	waits    map[int]int       // recall by the index of the request it was opened for
 	sessions map[string]uint32 // numbers, by name
 	fx       []admission.Effect
@@ -32,8 +31,21 @@ type runner struct {
 	prefilled  int64   // tokens by the engine's own count
 }
 
+// gate is one gateway: a core, and what it has sent to the engine.
+type gate struct {
+	core    *admission.Core
+	holds   map[admission.Hold]int32 // attempts by the holds they run under
+	recalls map[uint64]int
+	member  *member // of a fleet; nil where the core owns the engine
+}
+
+func newGate(t *admission.Table, capacity int) *gate {
+	return &gate{core: admission.New(t, capacity), holds: map[admission.Hold]int32{}, recalls: map[uint64]int{}}
+}
+
 // flight is where one request is.
 type flight struct {
+	gate   int32
 	kept   int32 // tokens of output from earlier attempts
 	queued bool
 }
@@ -75,10 +87,16 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 	}
 	r := &runner{
 		arm: arm, engine: e, classes: map[string]admission.Class{}, flights: make([]flight, len(requests)),
-		holds: map[admission.Hold]int32{}, recalls: map[uint64]int{}, waits: map[int]int{}, sessions: map[string]uint32{},
+		waits: map[int]int{}, sessions: map[string]uint32{},
 	}
 	if arm.Table != nil {
-		r.core = admission.New(arm.Table, len(requests)+1)
+		if arm.Fleet != nil {
+			if err := r.found(requests); err != nil {
+				return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
+			}
+		} else {
+			r.gates = []*gate{newGate(arm.Table, len(requests)+1)}
+		}
 		for k := range arm.Table.Classes {
 			r.classes[arm.Table.Classes[k].Name] = admission.Class(k)
 		}
@@ -88,7 +106,7 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 		if i > 0 && q.Arrival < requests[i-1].Arrival {
 			return nil, fmt.Errorf("request %s arrives at %v, before %s at %v: requests must be in the order of arrival", q.ID, q.Arrival, requests[i-1].ID, requests[i-1].Arrival)
 		}
-		if _, known := r.classes[q.Class]; r.core != nil && !known {
+		if _, known := r.classes[q.Class]; r.gates != nil && !known {
 			return nil, arm.lacks(&q)
 		}
 		r.run.Records[i] = Record{Entry: q, Admitted: -1, Scheduled: -1, First: -1, Done: -1}
@@ -109,15 +127,25 @@ func (r *runner) all(requests []trace.Entry) error {
 		if err := r.advance(); err != nil {
 			return err
 		}
-		if r.core != nil {
-			if due, ok := r.core.Next(); ok && time.Duration(due) <= at {
-				if err := r.step(&admission.Event{Kind: admission.Tick}); err != nil {
+		if r.fleet != nil {
+			if err := r.mail(); err != nil {
+				return err
+			}
+		}
+		for _, g := range r.gates {
+			if due, ok := g.core.Next(); ok && time.Duration(due) <= at {
+				if err := r.step(g, &admission.Event{Kind: admission.Tick}); err != nil {
 					return err
 				}
 			}
 		}
 		for ; next < len(requests) && requests[next].Arrival <= at; next++ {
 			if err := r.arrive(next); err != nil {
+				return err
+			}
+		}
+		if r.fleet != nil {
+			if err := r.report(next == len(requests)); err != nil {
 				return err
 			}
 		}
@@ -130,7 +158,7 @@ func (r *runner) all(requests []trace.Entry) error {
 }
 
 // next is when something happens next: an arrival, a step of the engine, or,
-// while there is anybody to serve, a timer of the core.
+// while there is anybody to serve, a timer of a core or of the fleet.
 func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bool) {
 	if next < len(requests) {
 		at, ok = requests[next].Arrival, true
@@ -138,10 +166,19 @@ func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bo
 	if t, busy := r.engine.Next(); busy && (!ok || time.Duration(t) < at) {
 		at, ok = time.Duration(t), true
 	}
-	if r.core != nil {
-		if t, due := r.core.Next(); due && (ok && time.Duration(t) < at || !ok && r.queued > 0) {
-			at, ok = max(time.Duration(t), r.now), true
+	serves := ok || r.queued > 0
+	sooner := func(t time.Duration) {
+		if serves && (!ok || t < at) {
+			at, ok = max(t, r.now), true
 		}
+	}
+	for _, g := range r.gates {
+		if t, due := g.core.Next(); due {
+			sooner(time.Duration(t))
+		}
+	}
+	if r.fleet != nil {
+		sooner(r.fleet.next(r.gates))
 	}
 	return at, ok
 }
@@ -149,15 +186,18 @@ func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bo
 // arrive brings in one request.
 func (r *runner) arrive(i int) error {
 	q := &r.run.Records[i]
-	if r.core == nil {
+	if r.gates == nil {
 		q.Admitted = r.now
-		return r.dispatch(i, 0, 0)
+		return r.dispatch(nil, i, 0, 0)
 	}
-	return r.step(&admission.Event{
+	return r.step(r.gate(i), &admission.Event{
 		Kind: admission.Offer, ID: admission.MakeID(1, uint32(i)), Class: r.classes[q.Class],
 		Prompt: int32(q.PromptTokens), Out: declared(q), N: 1, Session: r.session(i),
 	})
 }
+
+// gate is the one that a request came to.
+func (r *runner) gate(i int) *gate { return r.gates[r.flights[i].gate] }
 
 // session is the number of a request's session, 0 if it has none.
 func (r *runner) session(i int) uint32 {
@@ -191,7 +231,7 @@ func declared(r *Record) int32 {
 
 // dispatch sends a request to the engine under a hold, or of its prompt only the
 // first piece tokens, for one token, if that is not 0.
-func (r *runner) dispatch(i int, hold admission.Hold, piece int64) error {
+func (r *runner) dispatch(g *gate, i int, hold admission.Hold, piece int64) error {
 	q := &r.run.Records[i]
 	kept := int(r.flights[i].kept)
 	// What was kept is part of the prompt now.
@@ -205,18 +245,21 @@ func (r *runner) dispatch(i int, hold admission.Hold, piece int64) error {
 	if err != nil {
 		return fmt.Errorf("arm %s: request %s: %w", r.arm.Name, q.ID, err)
 	}
-	if r.core != nil {
-		r.holds[hold] = int32(len(r.attempts))
+	if g != nil {
+		g.holds[hold] = int32(len(r.attempts))
 	}
 	r.attempts = append(r.attempts, attempt{request: int32(i), piece: piece > 0, engine: id, hold: hold, prompt: int32(submit.Synthetic)})
 	return nil
 }
 
-// step gives the core an event and does what it wants done.
-func (r *runner) step(ev *admission.Event) error {
-	r.fx = r.core.Step(admission.Time(r.now), ev, r.fx[:0])
+// step gives a core an event and does what it wants done.
+func (r *runner) step(g *gate, ev *admission.Event) error {
+	r.fx = g.core.Step(admission.Time(r.now), ev, r.fx[:0])
+	if g.member != nil {
+		g.member.dirty = true
+	}
 	for k := 0; k < len(r.fx); k++ {
-		if err := r.do(&r.fx[k]); err != nil {
+		if err := r.do(g, &r.fx[k]); err != nil {
 			return err
 		}
 	}
@@ -224,7 +267,7 @@ func (r *runner) step(ev *admission.Event) error {
 }
 
 // do carries out one effect.
-func (r *runner) do(e *admission.Effect) error {
+func (r *runner) do(g *gate, e *admission.Effect) error {
 	i := int(e.ID.Slot())
 	switch e.Op {
 	case admission.Queued:
@@ -235,10 +278,10 @@ func (r *runner) do(e *admission.Effect) error {
 		if q.Loan = e.Loan; q.Admitted < 0 {
 			q.Admitted = r.now
 		}
-		return r.dispatch(i, e.Hold, 0)
+		return r.dispatch(g, i, e.Hold, 0)
 	case admission.Warm:
 		r.await(i, false)
-		return r.dispatch(i, e.Hold, e.Tokens)
+		return r.dispatch(g, i, e.Hold, e.Tokens)
 	case admission.Reject:
 		r.await(i, false)
 		r.run.Records[i].Outcome, r.run.Records[i].Cause = Rejected, e.Cause.String()
@@ -249,11 +292,13 @@ func (r *runner) do(e *admission.Effect) error {
 	case admission.Reclaim:
 		q := &r.run.Records[i]
 		q.Reclaims++
-		if err := r.engine.Abort(simengine.Time(r.now), r.attempts[r.holds[e.Hold]].engine); err != nil {
+		if err := r.engine.Abort(simengine.Time(r.now), r.attempts[g.holds[e.Hold]].engine); err != nil {
 			return fmt.Errorf("arm %s: end %s: %w", r.arm.Name, q.ID, err)
 		}
 	case admission.Stage:
-		r.stage(e)
+		r.stage(g, e)
+	case admission.Demand:
+		g.member.push = true
 	}
 	return nil
 }
@@ -270,17 +315,17 @@ func (r *runner) await(i int, now bool) {
 	f.queued = now
 }
 
-func (r *runner) stage(e *admission.Effect) {
+func (r *runner) stage(g *gate, e *admission.Effect) {
 	switch e.Cause {
 	case admission.CauseRecallOpened:
-		r.recalls[e.Seq] = len(r.run.Recalls)
+		g.recalls[e.Seq] = len(r.run.Recalls)
 		r.waits[int(e.For.Slot())] = len(r.run.Recalls)
 		r.run.Recalls = append(r.run.Recalls, Recall{Class: r.arm.Table.Classes[e.Class].Name, Opened: r.now, Granted: -1, Settled: -1, Scheduled: -1})
 	case admission.CauseRecallGranted:
-		c := &r.run.Recalls[r.recalls[e.Seq]]
+		c := &r.run.Recalls[g.recalls[e.Seq]]
 		c.Granted = r.now - c.Opened
 	case admission.CauseRecallSettled:
-		c := &r.run.Recalls[r.recalls[e.Seq]]
+		c := &r.run.Recalls[g.recalls[e.Seq]]
 		c.Settled = r.now - c.Opened
 	}
 }
@@ -314,8 +359,8 @@ func (r *runner) take(ev *simengine.Event) error {
 				r.run.Recalls[c].Scheduled = at - r.run.Recalls[c].Opened
 			}
 		}
-		if r.core != nil {
-			return r.step(&admission.Event{Kind: admission.Scheduled, Hold: a.hold, Cached: ev.Cached})
+		if r.gates != nil {
+			return r.step(r.gate(i), &admission.Event{Kind: admission.Scheduled, Hold: a.hold, Cached: ev.Cached})
 		}
 	case simengine.Preempted:
 		q.Preemptions++
@@ -325,9 +370,9 @@ func (r *runner) take(ev *simengine.Event) error {
 		if !a.piece && q.First < 0 {
 			q.First = seen
 		}
-		if r.core != nil && (a.told == 0 || a.out >= a.told+progressEvery) {
+		if r.gates != nil && (a.told == 0 || a.out >= a.told+progressEvery) {
 			a.told = a.out
-			return r.step(&admission.Event{Kind: admission.Progress, Hold: a.hold, Out: a.out})
+			return r.step(r.gate(i), &admission.Event{Kind: admission.Progress, Hold: a.hold, Out: a.out})
 		}
 	case simengine.Finished:
 		if !a.piece {
@@ -341,7 +386,7 @@ func (r *runner) take(ev *simengine.Event) error {
 		}
 		return r.over(int32(ev.Tag), admission.CauseReclaimed)
 	case simengine.Failed:
-		if q.Tokens = int(f.kept + ev.Output); r.core == nil {
+		if q.Tokens = int(f.kept + ev.Output); r.gates == nil {
 			q.Outcome, q.Cause = Failed, admission.CauseFailed.String()
 		}
 		return r.over(int32(ev.Tag), admission.CauseFailed)
@@ -352,16 +397,17 @@ func (r *runner) take(ev *simengine.Event) error {
 // over reports the end of an attempt, confirmed by the engine's own word.
 func (r *runner) over(tag int32, why admission.Cause) error {
 	r.stopped(tag)
-	if r.core == nil {
+	if r.gates == nil {
 		return nil
 	}
 	a := &r.attempts[tag]
-	delete(r.holds, a.hold)
+	g := r.gate(int(a.request))
+	delete(g.holds, a.hold)
 	flags := uint8(admission.FlagReleased)
 	if why != admission.CauseFailed {
 		flags |= admission.FlagKept
 	}
-	return r.step(&admission.Event{Kind: admission.Ended, Hold: a.hold, Out: a.out, Flags: flags, Cause: why})
+	return r.step(g, &admission.Event{Kind: admission.Ended, Hold: a.hold, Out: a.out, Flags: flags, Cause: why})
 }
 
 // stopped notes that the engine computes nothing for an attempt any more.

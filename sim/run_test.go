@@ -95,7 +95,7 @@ func TestWarm(t *testing.T) {
 		{Op: admission.Admit, ID: id},
 	} {
 		e.Hold = admission.Hold(hold)
-		if err := r.do(&e); err != nil {
+		if err := r.do(r.gates[0], &e); err != nil {
 			t.Fatal(err)
 		}
 		if waits := e.Op == admission.Queued; waits != (r.queued == 1) {

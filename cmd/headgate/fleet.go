@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"headgate/config"
 	"headgate/control"
 	"headgate/control/agent"
+	"headgate/control/etcd"
 	"headgate/control/store"
 	"headgate/gateway"
 	"headgate/identity"
@@ -240,5 +240,7 @@ func openStore(c *config.Control, log *slog.Logger) (store.Store, error) {
 	if c.Store == config.StoreMemory {
 		return store.NewMemory(), nil
 	}
-	return nil, errors.New("no etcd")
+	e := c.Etcd()
+	e.Log = log
+	return etcd.New(e)
 }

@@ -289,9 +289,7 @@ func (m *member) changed(r *control.Report) bool {
 		}
 	}
 	for k := range r.Classes {
-		x, y := r.Classes[k], m.last.Classes[k]
-		x.Waited, y.Waited = 0, 0
-		if !reflect.DeepEqual(x, y) {
+		if !reflect.DeepEqual(r.Classes[k].Still(), m.last.Classes[k].Still()) {
 			return true
 		}
 	}

@@ -31,8 +31,9 @@ type pool struct {
 	runs  map[admission.Hold]admission.Effect
 	timer *time.Timer
 	// aborts counts reclaims that were asked for.
-	aborts int
-	slow   time.Duration // from a reclaim to its end
+	aborts  int
+	aborted []admission.Hold
+	slow    time.Duration // from a reclaim to its end
 }
 
 const (
@@ -59,7 +60,7 @@ func newPool(replica string, start time.Time) *pool {
 		id: id, wants: make(chan struct{}, 1), holder: control.NewHolder("main", id, 0.02), start: start, base: table(),
 		runs: map[admission.Hold]admission.Effect{}, slow: 10 * time.Millisecond,
 	}
-	p.core = admission.New(control.Share(p.base, nil, 0, false), 100)
+	p.core = admission.New(control.Share(p.base, nil, 0, false), 1<<12)
 	p.timer = time.AfterFunc(time.Hour, func() { p.step(&admission.Event{Kind: admission.Tick}) })
 	return p
 }
@@ -80,6 +81,7 @@ func (p *pool) stepLocked(ev *admission.Event) {
 		case admission.Reclaim:
 			p.aborts++
 			hold := e.Hold
+			p.aborted = append(p.aborted, hold)
 			time.AfterFunc(p.slow, func() { p.end(hold, admission.CauseReclaimed) })
 		case admission.Demand:
 			select {

@@ -116,12 +116,12 @@ type ruled struct {
 	mu sync.Mutex
 	// What is to be written for each life, and whether somebody is at it.
 	pending map[control.ID]*write
-	// What was published, without its number, and when; whether that is still under way
-	// or has failed.
+	// What was published, without its number and time, when that was looked at and when it
+	// was written; whether that is still under way or has failed.
 	status []byte
-	at     time.Time // of the last look
-	told   time.Time
 	number uint64
+	looked time.Time
+	told   time.Time
 	busy   atomic.Bool
 	failed atomic.Bool
 	events []Event // the newest last
@@ -470,10 +470,10 @@ const publishEvery = time.Second
 func (t *term) publish() {
 	for name, p := range t.pools {
 		now := time.Now()
-		if now.Sub(p.at) < publishEvery || p.busy.Load() {
+		if now.Sub(p.looked) < publishEvery || p.busy.Load() {
 			continue
 		}
-		p.at = now
+		p.looked = now
 		v := Published{Status: *p.Status(), Handoffs: []Event{}}
 		for _, e := range slices.Backward(p.events) {
 			v.Handoffs = append(v.Handoffs, e)

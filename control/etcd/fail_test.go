@@ -3,10 +3,14 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"headgate/control"
+	"headgate/control/etcd"
 	"headgate/control/etcd/etcdtest"
 	"headgate/control/store"
 )
@@ -17,25 +21,26 @@ import (
 func TestMemberFails(t *testing.T) {
 	for _, f := range []struct {
 		name          string
+		lost          string // why the watches there are begun anew
 		fail, recover func(t *testing.T, c *etcdtest.Cluster, member int, links []*etcdtest.Link)
 	}{
 		{
-			"killed",
+			"killed", "the connection is lost",
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Kill() },
 			func(t *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Restart(t) },
 		},
 		{
-			"stopped",
+			"stopped", "no sign of life",
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Suspend() },
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Resume() },
 		},
 		{
-			"cut off from the others",
+			"cut off from the others", "no leader",
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Isolate(i) },
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Rejoin(i) },
 		},
 		{
-			"cut off from the clients",
+			"cut off from the clients", "the connection is lost",
 			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
 				each(links, i, (*etcdtest.Way).Cut)
 			},
@@ -44,7 +49,7 @@ func TestMemberFails(t *testing.T) {
 			},
 		},
 		{
-			"held up on the way to the clients",
+			"held up on the way to the clients", "no sign of life",
 			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
 				each(links, i, (*etcdtest.Way).Stall)
 			},
@@ -67,7 +72,9 @@ func TestMemberFails(t *testing.T) {
 				}
 			}
 			others((*etcdtest.Way).Cut)
-			replica, leader := open(t, links[0].Endpoints(), name), open(t, links[1].Endpoints(), name)
+			said := new(lines)
+			logs := func(c *etcd.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) }
+			replica, leader := open(t, links[0].Endpoints(), name, logs), open(t, links[1].Endpoints(), name)
 			m := control.Member{ID: control.ID{Replica: "a", Boot: "1"}}
 			session, err := replica.Join(t.Context(), m, ttl)
 			if err != nil {
@@ -85,6 +92,10 @@ func TestMemberFails(t *testing.T) {
 				}
 			}
 			w.roundTrip("with all members")
+			<-session.Renewed()
+			if _, ok := <-session.Renewed(); !ok { // by now over a stream to the member
+				t.Fatal("the replica has lost its lease")
+			}
 			others((*etcdtest.Way).Heal)
 
 			f.fail(t, c, victim, links)
@@ -92,6 +103,9 @@ func TestMemberFails(t *testing.T) {
 			drain(session.Renewed())
 			if _, ok := <-session.Renewed(); !ok {
 				t.Error("the replica has lost its lease")
+			}
+			if !strings.Contains(said.String(), f.lost) {
+				t.Errorf("the watches were not lost for %q:\n%s", f.lost, said)
 			}
 			f.recover(t, c, victim, links)
 			w.roundTrip("with three members again")
@@ -106,6 +120,24 @@ func TestMemberFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lines is what a log was told.
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
 }
 
 func each(links []*etcdtest.Link, i int, f func(*etcdtest.Way)) {
@@ -184,19 +216,14 @@ func TestCandidateWaitsAtAMemberThatStops(t *testing.T) {
 	}
 	link.To(1).Cut()
 	link.To(2).Cut()
-	second := open(t, link.Endpoints(), name)
+	said := new(lines)
+	second := open(t, link.Endpoints(), name, func(c *etcd.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) })
 	won := make(chan error, 1)
 	go func() {
 		_, err := second.Campaign(t.Context(), "y", ttl)
 		won <- err
 	}()
-	admin := c.Client(t, "", "")
-	for candidates := int64(0); candidates < 2; {
-		resp, err := admin.Get(t.Context(), "/headgate/"+name+"/leader/", withPrefixCount...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		candidates = resp.Count
+	for c.Member(0).Watches(t) == 0 {
 	}
 	link.To(1).Heal()
 	link.To(2).Heal()
@@ -205,6 +232,9 @@ func TestCandidateWaitsAtAMemberThatStops(t *testing.T) {
 	}
 	if err := <-won; err != nil {
 		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "no sign of life") {
+		t.Errorf("the watch was not lost for want of a sign of life:\n%s", said)
 	}
 }
 

@@ -92,7 +92,7 @@ func (c *controller) lead(epoch uint64, lease int64, ends Time) {
 	c.feed.gen++
 	c.feed.on = false
 	c.log("leads in epoch %d", epoch)
-	c.list()
+	c.mind()
 }
 
 func (c *controller) log(format string, args ...any) { c.w.log(&c.part, format, args...) }
@@ -112,8 +112,11 @@ func (c *controller) list() {
 		return
 	}
 	epoch, first := c.epoch, c.feed.read == 0 || c.told == nil
-	gen := c.feed.gen
+	inc := c.inc
 	c.call(func() func() {
+		if c.inc != inc || c.epoch != epoch {
+			return nil
+		}
 		n := c.feed.open()
 		s := w.store
 		grants, members, reports := slices.Clone(s.grants), slices.Clone(s.members), slices.Clone(s.reports)
@@ -137,9 +140,20 @@ func (c *controller) list() {
 			}
 		}
 	})
+}
+
+// mind begins to read anew when the watch does not deliver.
+func (c *controller) mind() {
+	if c.alloc == nil {
+		return
+	}
+	if c.feed.read != c.feed.gen {
+		c.list()
+	}
+	epoch := c.epoch
 	c.after(sec, func() {
-		if c.alloc != nil && c.epoch == epoch && c.feed.read != c.feed.gen && (c.feed.gen == gen || c.feed.on) {
-			c.list()
+		if c.epoch == epoch {
+			c.mind()
 		}
 	})
 }

@@ -26,6 +26,7 @@ type job struct {
 	there  bool // in the engine
 	over   bool // really
 	freed  bool // for its core
+	silent bool // the engine will not say when it is over
 }
 
 func plus(a, b control.Amount) control.Amount  { return control.Amount{a[0] + b[0], a[1] + b[1]} }
@@ -56,7 +57,7 @@ func (e *engine) end(j *job, tell bool) {
 	if j.there {
 		e.used = minus(e.used, j.amount)
 	}
-	if r := j.life.r; tell && j.life.alive {
+	if r := j.life.r; tell && j.life.alive && !j.silent {
 		e.w.at(e.w.now+e.w.near(), &r.part, func() { r.ended(j, admission.CauseFinished) })
 	}
 }
@@ -66,9 +67,9 @@ func (e *engine) end(j *job, tell bool) {
 // has arrived.
 func (w *world) near() Time {
 	switch {
-	case w.calm || !w.chance(0.1):
+	case w.calm || !w.chance(w.p.lag):
 		return w.between(50e3, 2*ms)
-	case w.chance(0.1):
+	case w.chance(0.2):
 		return w.between(2*ms, 800*ms)
 	}
 	return w.between(2*ms, 50*ms)

@@ -43,8 +43,8 @@ type params struct {
 	heedful     bool // leaders stop by their own clock, and not only when they are fenced off
 	partings    bool // a life's new lease is told as its going and coming
 
-	// The network, each a probability for a message.
-	drop, dup, slow, breaks, coalesce float64
+	// The networks, each a probability for a message.
+	drop, dup, slow, breaks, coalesce, lag float64
 
 	faulty  Time          // for how long there are faults
 	every   Time          // one, on average
@@ -64,7 +64,7 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 		heedful: rng.IntN(2) == 0, partings: rng.IntN(2) == 0, foreign: rng.IntN(10) == 0,
 		drop: []float64{0, 0.01, 0.05, 0.2}[rng.IntN(4)], dup: []float64{0.01, 0.05, 0.2}[rng.IntN(3)],
 		slow: []float64{0.005, 0.02, 0.08}[rng.IntN(3)], breaks: []float64{0.001, 0.01, 0.03}[rng.IntN(3)], coalesce: []float64{0, 0.3, 0.8}[rng.IntN(3)],
-		faulty: Time(pick(15, 20, 30)) * sec, every: Time(pick(700, 1500, 3000)) * ms,
+		lag: []float64{0.02, 0.1, 0.5}[rng.IntN(3)], faulty: Time(pick(8, 12, 18)) * sec, every: Time(pick(700, 1500, 3000)) * ms,
 		out: int32(pick(20, 50, 50, 120)), prompt: int32(pick(32, 100, 200)), long: []float64{0, 0.02, 0.1}[rng.IntN(3)],
 	}
 	p.longest = max(time.Duration(p.out)*100*time.Millisecond, 5*time.Second)
@@ -121,7 +121,13 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 func (p *params) addClass(rng *rand.Rand, name string, floor int64, unit, ceiling, envelope control.Amount, mode admission.Mode, windowed bool) {
 	c := control.Class{Name: name, Floor: control.Amount{floor, floor * unit[1]}, Windowed: windowed}
 	if floor > 0 && !windowed && rng.IntN(2) == 0 {
-		n := rng.Int64N(floor + 1)
+		// Something of each engine is left for those of whom nothing is kept.
+		var unlent int64
+		for k := range p.pool.Classes {
+			unlent += p.pool.Classes[k].Unlent[0]
+		}
+		left := envelope[0] - unlent - int64(len(p.pool.Engines))*(1+p.pool.Survival[0]*int64(p.replicas))
+		n := rng.Int64N(max(min(floor, left), 0) + 1)
 		c.Unlent = control.Amount{n, n * unit[1]}
 	}
 	s := admission.ClassSpec{

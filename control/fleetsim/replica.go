@@ -56,10 +56,10 @@ type gauge struct {
 
 const (
 	slotsOfCore  = 64
-	heartbeat    = sec
+	heartbeat    = 2 * sec
 	retry        = 400 * ms
 	reportDelay  = ms
-	samplePeriod = 900 * ms
+	samplePeriod = 1200 * ms
 )
 
 // start begins a new life of the replica.
@@ -82,7 +82,7 @@ func (r *replica) start() {
 	r.renew()
 	r.beat()
 	r.sample()
-	r.relist()
+	r.mind()
 }
 
 // kill ends it. What it sent goes on in the engines, or ends.
@@ -148,7 +148,7 @@ func (r *replica) leased(lease int64, sent Time) {
 		r.share()
 	}
 	// A grant may have come before the lease that it is under was known here.
-	if r.newest != nil {
+	if r.newest != nil && r.newest != g {
 		r.offered(r.newest)
 	}
 	r.report()
@@ -156,9 +156,11 @@ func (r *replica) leased(lease int64, sent Time) {
 
 // relist reads what is there, and begins to watch.
 func (r *replica) relist() {
-	id := r.id
-	gen := r.feed.gen
+	id, inc := r.id, r.inc
 	r.call(func() func() {
+		if r.inc != inc {
+			return nil
+		}
 		n := r.feed.open()
 		g := r.w.store.grant(id)
 		return func() {
@@ -171,11 +173,14 @@ func (r *replica) relist() {
 			r.feed.flush()
 		}
 	})
-	r.after(sec, func() {
-		if r.feed.read != r.feed.gen && (gen == r.feed.gen || r.feed.on) {
-			r.relist()
-		}
-	})
+}
+
+// mind begins the watch anew when it does not deliver.
+func (r *replica) mind() {
+	if r.feed.read != r.feed.gen {
+		r.relist()
+	}
+	r.after(sec, r.mind)
 }
 
 // offered is told of a grant.
@@ -250,6 +255,10 @@ func (r *replica) tell() {
 		used := ""
 		for i := range rep.Engines {
 			used += " " + rep.Engines[i].Used.String()
+		}
+		for i := range rep.Classes {
+			c := &rep.Classes[i]
+			used += fmt.Sprintf("; %s holds %s, %d wait for %s short %v", c.Class, c.Hold, c.Waiting, c.Head, c.Short)
 		}
 		w.log(&r.part, "reports %d under lease %d: grant %d of epoch %d, uses%s, residual %v", rep.Seq, rep.Lease, rep.Rev, rep.Epoch, used, rep.Residual)
 	}
@@ -382,6 +391,7 @@ func (r *replica) abort(h admission.Hold) {
 			w.atLife(w.now+w.near(), &r.part, inc, func() { r.ended(j, admission.CauseReclaimed) })
 		})
 	}
+	j.silent = lost && w.chance(0.5)
 	if lost || w.chance(0.2) {
 		// The connection breaks first.
 		r.after(0, func() { r.broken(j) })

@@ -16,6 +16,7 @@ type store struct {
 	members []control.Member // who has a lease, by no order
 	grants  []*control.Grant
 	reports []*control.Report
+	removed []*control.Grant // the last of lives that were removed
 	epoch   uint64
 	leader  *lease // whose end ends the term; nil: nobody leads
 	leads   *controller
@@ -196,6 +197,8 @@ func (s *store) write(epoch uint64, g *control.Grant) (ok bool) {
 	}
 	i := s.grantAt(g.ID)
 	switch {
+	case slices.ContainsFunc(s.removed, func(o *control.Grant) bool { return o.ID == g.ID && !newer(g, o) }):
+		return true
 	case i < 0:
 		s.grants = append(s.grants, g)
 	case newer(g, s.grants[i]):
@@ -226,6 +229,7 @@ func (s *store) remove(epoch uint64, id control.ID, rev uint64) (ok bool) {
 	if s.fenced(epoch) {
 		return false
 	}
+	s.removed = append(s.removed, &control.Grant{ID: id, Epoch: epoch, Rev: rev})
 	if i := s.grantAt(id); i >= 0 && (s.grants[i].Epoch < epoch || s.grants[i].Rev <= rev) {
 		s.grants = slices.Delete(s.grants, i, i+1)
 		s.reports = slices.DeleteFunc(s.reports, func(r *control.Report) bool { return r.ID == id })

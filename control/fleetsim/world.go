@@ -34,9 +34,13 @@ type world struct {
 	controllers []*controller
 	lives       []*life
 	forgotten   map[control.ID]bool // an operator knows that they will not come back
+	instant     int                 // events of this moment
 	calm        bool                // the faults are over
 	calmAt      Time
 }
+
+// endless is more events than there are at any one moment.
+const endless = 100_000
 
 // event is something that happens to a part.
 type event struct {
@@ -122,7 +126,14 @@ func (p *part) after(d Time, do func()) { p.w.at(p.w.now+d, p, do) }
 func (w *world) run(end Time) {
 	for w.bad == nil && len(w.heap) > 0 && w.heap[0].at <= end {
 		e := heap.Pop(&w.heap).(event)
+		if w.instant++; e.at > w.now {
+			w.instant = 0
+		}
 		w.now = e.at
+		if w.instant > endless {
+			w.fail(6, "%d events, and the time does not move on", w.instant)
+			return
+		}
 		if e.who != nil {
 			if e.inc != e.who.inc {
 				continue

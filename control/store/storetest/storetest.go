@@ -412,9 +412,15 @@ func candidateGivesUp(t *testing.T, f Fleet) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gaveUp := make(chan error)
 	go func() {
-		_, err := d.Campaign(ctx, "y", f.TTL)
+		// Nobody would live to see this lease run out.
+		_, err := d.Campaign(ctx, "y", 1000*f.TTL)
 		gaveUp <- err
 	}()
+	for range 20 { // time to stand
+		if _, err := d.State(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	cancel()
 	if err := next(t, gaveUp, "the campaign whose context is over"); !errors.Is(err, context.Canceled) {
 		t.Errorf("the campaign whose context is over: %v", err)

@@ -1,0 +1,180 @@
+package control
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+	"time"
+
+	"headgate/admission"
+)
+
+// tellEach is how much time a row of news takes off how often there is one: all
+// replicas read all of it.
+const tellEach = Time(1e6)
+
+// toldEnds is how many ends are told.
+const toldEnds = 8
+
+func (a *Allocator) tellEvery() Time {
+	return tellEach * Time(len(a.lives)*len(a.pool.Classes))
+}
+
+// tell tells the replicas of each other, if there is something new.
+func (a *Allocator) tell() {
+	t := &a.t
+	for i, l := range t.lives {
+		for k := range l.classes {
+			a.news = a.news || l.classes[k].shown != t.protected[i][k]
+		}
+	}
+	if !a.news || a.last < a.told+a.tellEvery() && a.nNews > 0 {
+		return
+	}
+	a.news, a.told = false, a.last
+	s := &News{Pool: a.pool.Name, Epoch: a.epoch}
+	for e := range a.pool.Engines {
+		v := EngineNews{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{}), Foreign: a.beside(e)}
+		for _, l := range t.lives {
+			for _, end := range l.ends[e] {
+				v.Ends = append(v.Ends, End{duration(end.at - a.now), end.amount})
+			}
+		}
+		v.Speed = a.speed(e)
+		slices.SortStableFunc(v.Ends, func(x, y End) int { return cmp.Compare(x.In, y.In) })
+		v.Ends = v.Ends[:min(len(v.Ends), toldEnds)]
+		s.Engines = append(s.Engines, v)
+	}
+	for i, l := range t.lives {
+		for k := range l.classes {
+			at := &l.classes[k]
+			at.shown = t.protected[i][k]
+			if at.away.Offered == 0 && at.shown == (Amount{}) {
+				continue
+			}
+			row := ClassNews{ID: l.id, Class: a.pool.Classes[k].Name, Used: slices.Clone(at.used), Waiting: at.waiting, Protected: at.shown, Away: at.away}
+			row.Within = t.bars[i][k]
+			since := duration(a.now - at.said)
+			older := func(d *time.Duration) {
+				if *d >= 0 {
+					*d += since
+				}
+			}
+			older(&row.Pending)
+			older(&row.Pressed)
+			older(&row.Starting)
+			row.Starts = slices.Clone(row.Starts)
+			for e := range row.Starts {
+				older(&row.Starts[e].Age)
+			}
+			s.Classes = append(s.Classes, row)
+		}
+	}
+	if len(s.Classes) > 0 || a.nNews > 0 {
+		a.nNews++
+		s.Seq = a.nNews
+		a.fx = append(a.fx, Effect{Op: Tell, News: s})
+	}
+}
+
+// beside is what of an engine no live replica can have.
+func (a *Allocator) beside(e int) Amount {
+	sum := a.accounts[e].foreign
+	for _, l := range a.lives {
+		if !l.live {
+			sum = plus(sum, most(l.bound[e], a.survival(l, e)))
+		}
+	}
+	return sum
+}
+
+// speed is how fast an engine works: the fastest prefill of each size that any replica
+// has seen, and the mean of the times per token.
+func (a *Allocator) speed(e int) (all admission.Speed) {
+	var n [len(all.Tokens)]Time
+	var fastest [33]admission.Prefill
+	for _, l := range a.t.lives {
+		for _, p := range l.speed[e].Prefills {
+			f := &fastest[bits.Len32(uint32(p.Tokens))]
+			if f.Tokens == 0 || p.Took*Time(f.Tokens) < f.Took*Time(p.Tokens) {
+				*f = p
+			}
+		}
+		for i, v := range l.speed[e].Tokens {
+			if v > 0 {
+				all.Tokens[i] += v
+				n[i]++
+			}
+		}
+	}
+	for _, f := range fastest {
+		if f.Tokens > 0 {
+			all.Prefills = append(all.Prefills, f)
+		}
+	}
+	for i := range all.Tokens {
+		all.Tokens[i] /= max(n[i], 1)
+	}
+	return all
+}
+
+// Elsewhere is what news tell the core of one replica, which has the table base.
+func (s *News) Elsewhere(base *admission.Table, id ID, now Time) *admission.Elsewhere {
+	v := &admission.Elsewhere{Engines: make([]admission.EngineElsewhere, len(base.Engines)), Classes: make([]admission.ClassElsewhere, len(base.Classes))}
+	engine := make([]int, len(s.Engines))
+	for i := range s.Engines {
+		engine[i] = slices.IndexFunc(base.Engines, func(e admission.EngineSpec) bool { return e.Name == s.Engines[i].Engine })
+		if e := engine[i]; e >= 0 {
+			v.Engines[e].Idle, v.Engines[e].Foreign, v.Engines[e].Speed = s.Engines[i].Idle, s.Engines[i].Foreign, s.Engines[i].Speed
+			for _, end := range s.Engines[i].Ends {
+				v.Engines[e].Ends = append(v.Engines[e].Ends, admission.Ending{At: now + Time(end.In), Amount: end.Amount})
+			}
+		}
+	}
+	for i := range s.Classes {
+		row := &s.Classes[i]
+		k := slices.IndexFunc(base.Classes, func(c admission.ClassSpec) bool { return c.Name == row.Class })
+		if k < 0 || row.ID == id {
+			continue
+		}
+		c := &v.Classes[k]
+		if c.Starts == nil {
+			c.Starts = make([]admission.Starts, len(base.Engines))
+		}
+		for j := range row.Used {
+			if e := engine[j]; e >= 0 {
+				c.Used = plus(c.Used, row.Used[j])
+				v.Engines[e].Used = plus(v.Engines[e].Used, row.Used[j])
+			}
+		}
+		c.Protected = plus(c.Protected, row.Protected)
+		c.Waiting += row.Waiting
+		c.Within = c.Within || row.Within
+		c.Wants = c.Wants || row.Wants
+		c.InTime = c.InTime || row.InTime
+		c.Recalled = c.Recalled || row.Recalled
+		c.Offered += row.Offered
+		c.Prompt = max(c.Prompt, row.Prompt)
+		if at := max(now-Time(row.Pending), 1); row.Pending >= 0 && (c.Pending == 0 || at < c.Pending) {
+			c.Pending = at
+		}
+		if at := max(now-Time(row.Starting), 1); row.Starting >= 0 && (c.Starting == 0 || at < c.Starting) {
+			c.Starting = at
+		}
+		if row.Pressed >= 0 {
+			c.Pressed = max(c.Pressed, now-Time(row.Pressed))
+		}
+		for j := range row.Starts {
+			if e := engine[j]; e >= 0 && row.Starts[j].N > 0 {
+				at := &c.Starts[e]
+				since := now - Time(row.Starts[j].Age)
+				if at.N == 0 || since < at.Since {
+					at.Since = since
+				}
+				at.N += row.Starts[j].N
+				at.Tokens += row.Starts[j].Tokens
+			}
+		}
+	}
+	return v
+}
