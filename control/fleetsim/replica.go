@@ -18,6 +18,7 @@ type replica struct {
 	life   *life
 	holder *control.Holder
 	core   *admission.Core
+	base   *admission.Table // as it is configured
 	feed   watch
 
 	newest *control.Grant // that was heard of, taken or not
@@ -74,7 +75,8 @@ func (r *replica) start() {
 	r.holder = control.NewHolder(w.p.pool.Name, r.id, w.p.drift)
 	r.feed = watch{gen: 1, restart: r.relist}
 	r.newest, r.epoch, r.news, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.armed = nil, 0, 0, 0, 0, 0, 0, false, 0
-	r.core = admission.New(control.Share(w.p.base, nil, 0, false), slotsOfCore)
+	r.base = w.p.base
+	r.core = admission.New(control.Share(r.base, nil, 0, false), slotsOfCore)
 	r.gauges = make([]gauge, len(w.engines))
 	r.free, r.gens, r.requests, r.jobs = r.free[:0], make([]uint32, slotsOfCore), nil, nil
 	for i := range uint32(slotsOfCore) {
@@ -205,7 +207,13 @@ func (r *replica) offered(g *control.Grant) {
 // share brings the core's table up to the grant.
 func (r *replica) share() {
 	g, until, ok := r.holder.Grant(r.clock())
-	r.step(&admission.Event{Kind: admission.Apply, Table: control.Share(r.w.p.base, g, until, ok)})
+	r.step(&admission.Event{Kind: admission.Apply, Table: control.Share(r.base, g, until, ok)})
+}
+
+// configure takes over what an operator changed.
+func (r *replica) configure(t *admission.Table) {
+	r.base = t
+	r.share()
 }
 
 // beat reports now and then.
@@ -240,7 +248,7 @@ func (r *replica) tell() {
 	}
 	r.core.Demands(&r.demands)
 	rep := &control.Report{Pool: w.p.pool.Name, ID: r.id}
-	rep.Fill(w.p.base, &r.demands)
+	rep.Fill(r.base, &r.demands)
 	rep.News = r.news
 	// What it may admit before it is heard again lasts as long as the longest.
 	rep.Residual = max(rep.Residual, w.p.longest)
@@ -438,7 +446,7 @@ func (r *replica) told(n *control.News) {
 	}
 	r.epoch, r.news = n.Epoch, n.Seq
 	r.w.stats.News++
-	r.step(&admission.Event{Kind: admission.Told, Elsewhere: n.Elsewhere(r.w.p.base, r.id, r.clock())})
+	r.step(&admission.Event{Kind: admission.Told, Elsewhere: n.Elsewhere(r.base, r.id, r.clock())})
 }
 
 // broken: the attempt is over, and whether the engine has ended it is not known.
