@@ -16,10 +16,15 @@ WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELLS = ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/...
 
-.PHONY: run build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale soak clean
+.PHONY: run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale soak clean
 
 run: build
 	./bin/headgate serve --demo
+
+fleet-demo: build
+	go build -o bin/etcdmember ./e2e/etcdmember
+	go build -o bin/fleetdemo ./e2e/fleetdemo
+	./bin/fleetdemo
 
 build:
 	go build -ldflags '$(LDFLAGS)' -o bin/headgate ./cmd/headgate

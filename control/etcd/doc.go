@@ -40,11 +40,12 @@
 //
 // # Failures
 //
-// Every request has a bound, and is tried at several members within it: one that is
-// stopped, or cut off from the others, keeps its connections and answers nothing. A
-// watch asks for a sign of life all the time, and is begun anew at another member if
-// there is none, by reading all there is; so it is when its member has no leader, or
-// has compacted what the watch has missed.
+// Requests and watches go to one member until it fails, and then to the next. Every
+// request has a bound, and is tried at three members within it: one that is stopped
+// keeps its connections and answers nothing. A watch asks for a sign of life all the
+// time. It is begun anew at another member, by reading all there is, if there is none,
+// if the connection is lost, if the member has no leader, and if it has compacted what
+// the watch has missed.
 //
 // # Alternatives
 //
@@ -52,7 +53,9 @@
 // --listen reads ours. Its code is not used: Campaign goes on waiting when the lease
 // is over, and then believes that it leads; it waits for ever at a member that is
 // stopped; and it and Resign, when their context is over, may wait for ever, or
-// forget the key that they did not delete. KeepAliveOnce opens a stream for each
+// forget the key that they did not delete. Nor is one client used for all members:
+// it takes turns among those that it is connected to, so that one that is stopped
+// gets a third of everything until, after ten seconds, gRPC takes note. KeepAliveOnce opens a stream for each
 // renewal, and with a password each stream is a login: a tenth of a second of bcrypt
 // and a write.
 package etcd

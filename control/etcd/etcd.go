@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -24,24 +25,26 @@ import (
 
 // Store is a fleet's store in etcd.
 type Store struct {
-	keys   keys
-	config clientv3.Config
-	bound  time.Duration // of a request
-	log    *slog.Logger
+	keys      keys
+	endpoints []string
+	config    clientv3.Config
+	bound     time.Duration // of a request
+	log       *slog.Logger
 
 	ctx    context.Context // until Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu   sync.Mutex // no work begins after Close
-	dial *dial      // the last that did not fail
+	mu    sync.Mutex // no work begins after Close
+	dials []*dial    // by endpoint, the last that did not fail
+	at    int        // the endpoint that is used
 
 	reports written // by this process
 }
 
 var _ store.Store = (*Store)(nil)
 
-// dial is the making of a client.
+// dial is the making of a client of one member.
 type dial struct {
 	done   chan struct{}
 	client *clientv3.Client
@@ -71,9 +74,10 @@ func New(c Config) (*Store, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Store{
-		keys: newKeys(c.Prefix, c.Fleet),
+		keys: newKeys(c.Prefix, c.Fleet), endpoints: c.Endpoints,
+		dials: make([]*dial, len(c.Endpoints)), at: rand.IntN(len(c.Endpoints)), // so that a fleet spreads
 		config: clientv3.Config{
-			Endpoints: c.Endpoints, TLS: secure, Context: ctx,
+			TLS: secure, Context: ctx,
 			Username: c.Username, Password: password.Reveal(),
 			DialTimeout: c.ConnectTimeout,
 			// gRPC allows no shorter time. Requests and watches have bounds of their own; this
@@ -98,42 +102,67 @@ func (s *Store) Close() error {
 	s.cancel()
 	s.mu.Unlock()
 	s.work.Wait()
-	if s.dial == nil || s.dial.client == nil {
-		return nil
+	var all []error
+	for _, d := range s.dials {
+		if d != nil && d.client != nil {
+			if err := d.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+				all = append(all, fmt.Errorf("etcd: close: %w", err))
+			}
+		}
 	}
-	if err := s.dial.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("etcd: close: %w", err)
-	}
-	return nil
+	return errors.Join(all...)
 }
 
-// connect returns the client. With a password that needs etcd, for the login, so it
-// is made when it is first used, and made again where that failed.
-func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
+// member is the member of etcd that requests go to, until it fails.
+type member struct {
+	*clientv3.Client
+	at int
+}
+
+// connect returns the member to use. With a password that needs etcd, for the login,
+// so its client is made when it is first used, and made again where that failed.
+func (s *Store) connect(ctx context.Context) (m member, err error) {
 	s.mu.Lock()
+	m.at = s.at
 	if s.ctx.Err() != nil {
 		s.mu.Unlock()
-		return nil, errClosed
+		return m, errClosed
 	}
-	d := s.dial
+	d := s.dials[m.at]
 	if d == nil {
 		d = &dial{done: make(chan struct{})}
-		s.dial = d
+		s.dials[m.at] = d
+		config := s.config
+		config.Endpoints = s.endpoints[m.at : m.at+1]
 		s.work.Go(func() {
 			defer close(d.done)
-			if d.client, d.err = clientv3.New(s.config); d.err != nil {
+			if d.client, d.err = clientv3.New(config); d.err != nil {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				s.dial = nil
+				s.dials[m.at] = nil
 			}
 		})
 	}
 	s.mu.Unlock()
 	select {
 	case <-d.done:
-		return d.client, d.err
+		m.Client = d.client
+		return m, d.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return m, ctx.Err()
+	}
+}
+
+// failed takes note of what became of a request. If it was the member, the next is
+// made at another.
+func (s *Store) failed(m member, err error) {
+	if !passing(err) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at == m.at {
+		s.at = (s.at + 1) % len(s.endpoints)
 	}
 }
 
@@ -156,21 +185,26 @@ func (s *Store) goes(f func()) bool {
 }
 
 // do makes a request, which may be made several times, within its bound. A member
-// that does not answer in a third of that is left for another: the client takes
-// turns among those that it is connected to.
+// that does not answer in a third of that is left for another.
 func (s *Store) do(ctx context.Context, what string, request func(ctx context.Context, c *clientv3.Client) error) error {
 	ctx, cancel := s.within(ctx)
 	defer cancel()
 	ctx, stop := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.bound)
 	defer stop()
+	return s.tries(ctx, s.bound/3, what, func(ctx context.Context, m member) error { return request(ctx, m.Client) })
+}
+
+// tries makes a request at one member after the other, each within a bound, until
+// ctx is over or the error is not one that another try may do without.
+func (s *Store) tries(ctx context.Context, each time.Duration, what string, request func(ctx context.Context, m member) error) error {
 	for {
-		err := s.once(ctx, request)
+		err := s.once(ctx, each, request)
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() == nil && passing(err) {
 			select {
-			case <-time.After(s.bound / 50):
+			case <-time.After(each / 20):
 				continue
 			case <-ctx.Done():
 			}
@@ -182,20 +216,21 @@ func (s *Store) do(ctx context.Context, what string, request func(ctx context.Co
 	}
 }
 
-func (s *Store) once(ctx context.Context, request func(ctx context.Context, c *clientv3.Client) error) error {
-	c, err := s.connect(ctx)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.bound/3)
+func (s *Store) once(ctx context.Context, each time.Duration, request func(ctx context.Context, m member) error) error {
+	ctx, cancel := context.WithTimeout(ctx, each)
 	defer cancel()
-	return request(ctx, c)
+	m, err := s.connect(ctx)
+	if err == nil {
+		err = request(ctx, m)
+	}
+	s.failed(m, err)
+	return err
 }
 
-// passing tells whether another try may succeed where this one failed: there was no
-// answer, or the member has no leader, or is only just starting.
+// passing tells whether another member may do what this one did not: there was no
+// answer or no connection, or it has no leader, or is only just starting.
 func passing(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errSilent) || errors.Is(err, errConnection) {
 		return true
 	}
 	var e rpctypes.EtcdError

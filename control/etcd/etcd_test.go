@@ -258,6 +258,3 @@ func TestKeys(t *testing.T) {
 	}
 	<-l.Lost()
 }
-
-// withPrefixCount asks how many keys begin with another.
-var withPrefixCount = []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithCountOnly()}

@@ -20,13 +20,12 @@ import (
 // and all that is written comes through, during the failure and afterwards.
 func TestMemberFails(t *testing.T) {
 	for _, f := range []struct {
-		name string
-		// lost is why the watches there are begun anew; "" where they go on by themselves.
-		lost          string
+		name          string
+		lost          string // why the watches there are begun anew
 		fail, recover func(t *testing.T, c *etcdtest.Cluster, member int, links []*etcdtest.Link)
 	}{
 		{
-			"killed", "",
+			"killed", "the connection is lost",
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Kill() },
 			func(t *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Member(i).Restart(t) },
 		},
@@ -41,7 +40,7 @@ func TestMemberFails(t *testing.T) {
 			func(_ *testing.T, c *etcdtest.Cluster, i int, _ []*etcdtest.Link) { c.Rejoin(i) },
 		},
 		{
-			"cut off from the clients", "",
+			"cut off from the clients", "the connection is lost",
 			func(_ *testing.T, _ *etcdtest.Cluster, i int, links []*etcdtest.Link) {
 				each(links, i, (*etcdtest.Way).Cut)
 			},
@@ -93,6 +92,10 @@ func TestMemberFails(t *testing.T) {
 				}
 			}
 			w.roundTrip("with all members")
+			<-session.Renewed()
+			if _, ok := <-session.Renewed(); !ok { // by now over a stream to the member
+				t.Fatal("the replica has lost its lease")
+			}
 			others((*etcdtest.Way).Heal)
 
 			f.fail(t, c, victim, links)
@@ -213,19 +216,14 @@ func TestCandidateWaitsAtAMemberThatStops(t *testing.T) {
 	}
 	link.To(1).Cut()
 	link.To(2).Cut()
-	second := open(t, link.Endpoints(), name)
+	said := new(lines)
+	second := open(t, link.Endpoints(), name, func(c *etcd.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) })
 	won := make(chan error, 1)
 	go func() {
 		_, err := second.Campaign(t.Context(), "y", ttl)
 		won <- err
 	}()
-	admin := c.Client(t, "", "")
-	for candidates := int64(0); candidates < 2; {
-		resp, err := admin.Get(t.Context(), "/headgate/"+name+"/leader/", withPrefixCount...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		candidates = resp.Count
+	for c.Member(0).Watches(t) == 0 {
 	}
 	link.To(1).Heal()
 	link.To(2).Heal()
@@ -234,6 +232,9 @@ func TestCandidateWaitsAtAMemberThatStops(t *testing.T) {
 	}
 	if err := <-won; err != nil {
 		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "no sign of life") {
+		t.Errorf("the watch was not lost for want of a sign of life:\n%s", said)
 	}
 }
 
@@ -274,5 +275,31 @@ func TestCloseWhileEtcdIsAway(t *testing.T) {
 			for range session.Renewed() {
 			}
 		})
+	}
+}
+
+// TestLeaseOutlivesACut: one that is over before the lease is costs nothing, at the
+// same member too.
+func TestLeaseOutlivesACut(t *testing.T) {
+	c := etcdtest.Start(t, etcdtest.Options{})
+	l := c.Link(t)
+	s := open(t, l.Endpoints(), fleet())
+	m := control.Member{ID: control.ID{Replica: "a", Boot: "1"}}
+	session, err := s.Join(t.Context(), m, 9*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-session.Renewed()
+	<-session.Renewed()
+	l.Cut()
+	r := control.Report{Pool: "p", ID: m.ID, Lease: session.Lease(), Seq: 1}
+	if err := s.Report(t.Context(), &r); err == nil || errors.Is(err, store.ErrFenced) {
+		t.Errorf("a report over a cut link: %v", err)
+	}
+	l.Heal()
+	for range 2 {
+		if _, ok := <-session.Renewed(); !ok {
+			t.Fatal("the lease is lost")
+		}
 	}
 }

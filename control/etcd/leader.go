@@ -127,6 +127,7 @@ func (t *term) turn(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("the candidate's lease: %w", store.ErrEnded)
 		}
+		t.store.log.Warn("the wait to lead begins anew", "error", err)
 		pause.wait(ctx)
 	}
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,6 +83,7 @@ type renewer struct {
 	id     clientv3.LeaseID
 	key    string
 	stream pb.Lease_LeaseKeepAliveClient
+	at     int // the member that it goes to
 	cancel context.CancelFunc
 }
 
@@ -92,25 +94,30 @@ func (r *renewer) drop() {
 	r.stream, r.cancel = nil, nil
 }
 
-func (r *renewer) renew(ctx context.Context) (time.Duration, error) {
-	c, err := r.store.connect(ctx)
-	if err != nil {
-		return 0, err
-	}
-	renewed, err := r.ask(ctx, c)
-	if err != nil {
-		return 0, rpctypes.Error(err)
-	}
-	there, err := c.Get(clientv3.WithRequireLeader(ctx), r.key)
-	if err != nil {
-		return 0, err
-	}
-	return confirm(r.id, renewed, there)
+// renew tries at up to three members: the pause before the next call is long.
+func (r *renewer) renew(ctx context.Context) (ttl time.Duration, err error) {
+	deadline, _ := ctx.Deadline()
+	err = r.store.tries(ctx, time.Until(deadline)/3, "renew a lease", func(ctx context.Context, m member) error {
+		renewed, err := r.ask(ctx, m)
+		if err != nil {
+			return rpctypes.Error(err)
+		}
+		there, err := m.Get(clientv3.WithRequireLeader(ctx), r.key)
+		if err != nil {
+			return err
+		}
+		ttl, err = confirm(r.id, renewed, there)
+		return err
+	})
+	return ttl, err
 }
 
-// ask makes one request and drops the stream when it fails, so that the next is made
-// at another member.
-func (r *renewer) ask(ctx context.Context, c *clientv3.Client) (resp *pb.LeaseKeepAliveResponse, err error) {
+// ask makes one request. The stream ends when it fails, and when another member is
+// to be used.
+func (r *renewer) ask(ctx context.Context, m member) (resp *pb.LeaseKeepAliveResponse, err error) {
+	if r.stream != nil && r.at != m.at {
+		r.drop()
+	}
 	var sctx context.Context
 	if r.stream == nil {
 		sctx, r.cancel = context.WithCancel(clientv3.WithRequireLeader(r.store.ctx))
@@ -118,12 +125,16 @@ func (r *renewer) ask(ctx context.Context, c *clientv3.Client) (resp *pb.LeaseKe
 	// What waits below ends with the stream.
 	stop := context.AfterFunc(ctx, r.cancel)
 	defer func() {
-		if !stop() || err != nil {
+		if !stop() {
+			err = cmp.Or(ctx.Err(), err) // not that the stream was canceled
+		}
+		if err != nil {
 			r.drop()
 		}
 	}()
 	if r.stream == nil {
-		if r.stream, err = clientv3.RetryLeaseClient(c).LeaseKeepAlive(sctx); err != nil {
+		r.at = m.at
+		if r.stream, err = clientv3.RetryLeaseClient(m.Client).LeaseKeepAlive(sctx); err != nil {
 			return nil, err
 		}
 	}

@@ -9,13 +9,17 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"headgate/control"
 	"headgate/control/store"
 )
 
-// errSilent is a watch without a sign of life.
-var errSilent = errors.New("no sign of life")
+// errSilent is a watch without a sign of life, errConnection one without a connection.
+var (
+	errSilent     = errors.New("no sign of life")
+	errConnection = errors.New("the connection is lost")
+)
 
 // watch reads a range and then what changes, until ctx is over. When the watch is
 // lost it begins anew, and load is called again.
@@ -40,29 +44,47 @@ func (s *Store) watch(ctx context.Context, r keyRange, load func([]*keyValue), c
 }
 
 // follow delivers the changes of a range from a revision on, until changed returns
-// false; then the error is nil. Each watch has a stream of its own: on a shared one
-// it would begin anew at the member that it was lost at.
+// false; then the error is nil.
 func (s *Store) follow(ctx context.Context, r keyRange, rev int64, changed func([]*clientv3.Event) bool) error {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
 	cctx, stop := context.WithTimeout(ctx, s.bound)
-	c, err := s.connect(cctx)
+	m, err := s.connect(cctx)
 	stop()
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.followAt(ctx, m, r, rev, changed)
 	}
-	w := clientv3.NewWatcher(c)
+	if ctx.Err() == nil {
+		s.failed(m, err)
+	}
+	return err
+}
+
+// followAt follows at one member. The watch has a stream of its own: one that is
+// shared is not ended, when it is silent, before all who share it have given up.
+func (s *Store) followAt(ctx context.Context, m member, r keyRange, rev int64, changed func([]*clientv3.Event) bool) error {
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	defer cancel(nil)
+	w := clientv3.NewWatcher(m.Client)
 	defer w.Close()
-	// Watch waits for a member's answer, and knows no other bound.
-	created := time.AfterFunc(s.bound, cancel)
+	// Watch waits for the member's answer, and knows no other bound.
+	created := time.AfterFunc(s.bound, func() { cancel(errSilent) })
 	watch := w.Watch(ctx, r.from, clientv3.WithRange(r.to), clientv3.WithRev(rev))
 	created.Stop()
+	// A watch whose connection is lost would wait for this member to come back.
+	conn := m.ActiveConnection()
+	s.goes(func() {
+		if conn.WaitForStateChange(ctx, connectivity.Ready) {
+			cancel(errConnection)
+		}
+	})
 
 	check := time.NewTicker(s.bound)
 	defer check.Stop()
 	for heard := true; ; {
 		select {
 		case resp, ok := <-watch:
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			if !ok {
 				return errSilent
 			}
@@ -81,11 +103,11 @@ func (s *Store) follow(ctx context.Context, r keyRange, rev int64, changed func(
 			pctx, stop := context.WithTimeout(ctx, s.bound/2)
 			err := w.RequestProgress(pctx)
 			stop()
-			if err != nil {
+			if err != nil && ctx.Err() == nil {
 				return fmt.Errorf("%w: %w", errSilent, err)
 			}
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -66,6 +66,9 @@ func serve(t testing.TB, args ...string) *Gateway {
 func (g *Gateway) Wait() {
 	g.t.Helper()
 	g.process.Wait()
+	if g.killed {
+		return
+	}
 	g.AwaitOutput(`msg"?[=:]"?stopped"?.*calls_ended_by_force"?[=:]0\b`)
 }
 

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -227,6 +228,28 @@ func (m *Member) signal(s syscall.Signal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_ = m.cmd.Process.Signal(s)
+}
+
+// Watches returns how many watches there are at the member. It can be asked without
+// Options.TLS.
+func (m *Member) Watches(t testing.TB) int {
+	t.Helper()
+	resp, err := http.Get("http://" + m.address() + "/metrics")
+	if err != nil {
+		t.Fatalf("etcd's member %s: %v", m.name, err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if n, ok := strings.CutPrefix(lines.Text(), "etcd_debugging_mvcc_watcher_total "); ok {
+			watches, err := strconv.ParseFloat(n, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return int(watches)
+		}
+	}
+	t.Fatalf("etcd's member %s does not tell its watches", m.name)
+	return 0
 }
 
 func (m *Member) address() string {
