@@ -530,7 +530,9 @@ func (c *Core) progress(ev *Event) {
 	h := &c.holds[i]
 	en := &c.engines[h.engine]
 	cl := &c.classes[h.class]
-	h.out = max(h.out, ev.Out)
+	if ev.Out > h.out {
+		h.out, h.moved = ev.Out, c.now
+	}
 	if ev.Flags&FlagWhole != 0 {
 		h.whole, c.requests[h.req.Slot()].whole = true, true
 	}

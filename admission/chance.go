@@ -5,7 +5,8 @@ type Chance uint8
 
 const (
 	// ChanceNone: it would be refused for good, or would wait for what another share of
-	// the same engines would not give it either: the stall guard, or an engine.
+	// the same engines would not give it either: the stall guard, or an engine; or it may
+	// start past others that wait, and nobody knows before.
 	ChanceNone Chance = iota
 	// ChanceNow: it would be admitted at once, and nothing ended for it.
 	ChanceNow
@@ -49,6 +50,9 @@ func (c *Core) Chance(now Time, ev *Event, needs []Amount) (Chance, []Amount) {
 		return ChanceNone, needs
 	case f.ok && cl.queue.head == none && (!f.loan || c.mayBorrow(ev.Class)):
 		return ChanceNow, needs
+	case f.ok && cl.queue.head != none:
+		// It has room, and may pass those that wait.
+		return ChanceNone, needs
 	}
 	return ChanceShort, needs
 }

@@ -222,6 +222,7 @@ type hold struct {
 	scheduled Time // when the engine said that it began; 0 where it does not
 	first     Time // of the first tokens
 	firstOut  int32
+	moved     Time // of its last tokens
 	token     Time // its request's own limit per output token; 0 is none
 	expires   Time // of a ghost
 	prev      int32

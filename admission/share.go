@@ -320,6 +320,9 @@ func (f *fitting) roomy() bool {
 
 // Demands is what a core has and wants, for who hands out the shares.
 type Demands struct {
+	// Samples are, by engine, when the last sample of it was asked for and came back, for
+	// Steady; the caller's.
+	Samples []struct{ Asked, Came Time }
 	Engines []EngineDemand // by the table's index
 	Classes []ClassDemand
 	// Residual is for how long at most what runs now goes on.
@@ -330,6 +333,9 @@ type Demands struct {
 type EngineDemand struct {
 	// Used is what its holds have, those that are ending and ghosts too.
 	Used Amount
+	// Steady counts the sequences that were surely in the engine throughout the sample:
+	// they had tokens before it was asked for, and more after it came back.
+	Steady int64
 	// Down: it takes no work now.
 	Down bool
 	// Ends are what is predicted to end by itself next, the soonest first.
@@ -455,6 +461,9 @@ func (c *Core) Demands(d *Demands) {
 			used := &d.Classes[h.class].Used[h.engine]
 			*used = used.add(h.amount)
 			d.Residual = max(d.Residual, c.lasts(h))
+			if e := int(h.engine); e < len(d.Samples) && h.first != 0 && h.first <= d.Samples[e].Asked && h.moved > d.Samples[e].Came {
+				d.Engines[e].Steady += int64(h.n)
+			}
 		}
 	}
 }

@@ -42,6 +42,8 @@ type Control struct {
 	PasswordEnv string `yaml:"password_env,omitempty"`
 	// TLS says how etcd is spoken to by https; absent: by the system's authorities.
 	TLS *ControlTLS `yaml:"tls,omitempty"`
+	// Forward has requests that would have to wait here served by replicas that would start them at once; absent: they wait.
+	Forward *Forward `yaml:"forward,omitempty"`
 }
 
 // SetDefaults suits etcd in the same network.
@@ -143,6 +145,9 @@ func (c *Control) validate(l *list) {
 	}
 	if c.ClockDrift > 50 {
 		bad("clock_drift", c.ClockDrift, "0% to 50%")
+	}
+	if c.Forward != nil {
+		c.Forward.validate(l, c.Store)
 	}
 	switch c.Store {
 	case StoreMemory:

@@ -240,6 +240,9 @@ func (c *Config) Unset(getenv func(string) string) []Problem {
 	if c.Control != nil && c.Control.PasswordEnv != "" && getenv(c.Control.PasswordEnv) == "" {
 		l.warn("control.password_env", "the variable is not set here, and serve does not start without it")
 	}
+	if c.Control != nil && c.Control.Forward != nil && len(getenv(c.Control.Forward.SecretEnv)) < LeastSecret {
+		l.warn("control.forward.secret_env", fmt.Sprintf("the variable does not hold %d bytes or more here, and serve does not start without it", LeastSecret))
+	}
 	if v := c.OTLP.HeadersEnv; v != "" && getenv(v) == "" {
 		l.warn("otlp.headers_env", "the variable is not set here, and serve does not start without it")
 	}

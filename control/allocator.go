@@ -608,10 +608,14 @@ func (a *Allocator) leftovers(n int, r *Report, e *EngineReport) {
 		if l.live || l.echo == 0 || r.Rev <= l.echo {
 			continue
 		}
-		for res, v := range e.Others {
-			if v >= 0 {
-				a.lower(l, n, res, v)
-			}
+		left := e.Others[admission.Slots]
+		if left < 0 {
+			continue
+		}
+		a.lower(l, n, int(admission.Slots), left)
+		if left == 0 {
+			// Else the gauge of KV tokens says what they have now, and they grow.
+			a.lower(l, n, int(admission.KV), 0)
 		}
 	}
 }

@@ -139,7 +139,7 @@ type EngineReport struct {
 	Speed admission.Speed `json:"speed"` // as it has learned it
 	Down  bool            `json:"down,omitempty"`
 	// Gauge is what the engine says that it runs, of everybody, and Others the most of
-	// it that this replica did not send; -1 is not told. It was asked for GaugeAge ago.
+	// its sequences that this replica did not send; -1 is not told. It was asked for GaugeAge ago.
 	// GaugeSeq numbers the samples; 0 is none.
 	Gauge    Amount        `json:"gauge"`
 	Others   Amount        `json:"others"`

@@ -28,7 +28,6 @@ type faulty struct {
 	t      *testing.T
 	etcd   *etcdtest.Cluster
 	engine *headgate.Engine
-	links  []*etcdtest.Link
 	gates  []*gate
 	most   float64 // that the engine has held
 	over   atomic.Int64

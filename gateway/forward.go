@@ -175,8 +175,8 @@ func (h *hop) touched() bool { return h.conn != nil && h.conn.wrote.Load() != h.
 // received notes whether a request comes from another replica, and takes over its
 // name for it where that is proven. The header goes no further.
 func (g *Gateway) received(w *response, r *http.Request) {
-	if g.cfg.Replica != "" {
-		w.header.Set(headerReplica, g.cfg.Replica)
+	if g.cfg.Fleet != nil {
+		w.header.Set(headerReplica, g.cfg.Fleet.Replica)
 	}
 	lines := r.Header.Values(headerForwarded)
 	if len(lines) == 0 {

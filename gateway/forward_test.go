@@ -31,12 +31,7 @@ import (
 	"headgate/wire/responses"
 )
 
-func replicaID(name string) control.ID {
-	if name == "" {
-		return control.ID{}
-	}
-	return control.ID{Replica: name, Boot: "1"}
-}
+func replicaID(name string) control.ID { return control.ID{Replica: name, Boot: "1"} }
 
 // pair is two replicas in front of one engine. What each has of it is what the test
 // grants, and both say that the other has room.
@@ -81,7 +76,7 @@ func replicas(t *testing.T, s setup, test func(t *testing.T, p *pair)) {
 		p := &pair{journals: map[string]*bytes.Buffer{}, writers: map[string]*journal.Writer{}}
 		make1 := func(name, other, secret string) *rig {
 			s := s
-			s.replica, s.beside = name, p.a
+			s.fleet, s.beside = &Fleet{Replica: name}, p.a
 			s.forward = &Forwarding{
 				Router: &always{p, name, other}, Secret: identity.NewSecret(secret), Connect: 250 * time.Millisecond,
 				dial: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -510,7 +505,7 @@ func TestFleet(t *testing.T) {
 			link := mem.Dial()
 			routes := agent.NewRoutes(link, replicaID(name), log)
 			r := newRig(t, setup{
-				replica: name, beside: first, slots: 9, wait: time.Minute, depth: 20, engine: enginetest.Options{KVTokens: 90000, Slots: 9},
+				fleet: &Fleet{Replica: name}, beside: first, slots: 9, wait: time.Minute, depth: 20, engine: enginetest.Options{KVTokens: 90000, Slots: 9},
 				forward: &Forwarding{
 					Router: routes, Secret: identity.NewSecret(fleetSecret), Connect: time.Second,
 					dial: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -583,7 +578,7 @@ func BenchmarkForward(b *testing.B) {
 	make1 := func(name, other string) *rig {
 		l := listen()
 		return newRig(b, setup{
-			replica: name, beside: p.a, depth: 10, listener: l,
+			fleet: &Fleet{Replica: name}, beside: p.a, depth: 10, listener: l,
 			dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return net.Dial("tcp", l.Addr().String()) },
 			forward: &Forwarding{
 				Router: &always{p, name, other}, Secret: identity.NewSecret(fleetSecret), Connect: 250 * time.Millisecond,

@@ -47,8 +47,6 @@ type Config struct {
 	Limits Limits
 	Auth   *identity.Authenticator
 	Pools  []*relay.Pool
-	// Replica is this one's name in a fleet, which answers show; "": there is no fleet.
-	Replica string
 	// Forward has requests that would have to wait here served by other replicas; nil:
 	// they wait.
 	Forward *Forwarding
@@ -85,7 +83,7 @@ func New(cfg Config) *Gateway {
 	g.current.Store(&cfg)
 	cfg.Metrics.MustRegister(g.requests)
 	if cfg.Forward != nil {
-		g.forwarder = newForwarder(*cfg.Forward, cfg.Replica, cfg.Metrics)
+		g.forwarder = newForwarder(*cfg.Forward, cfg.Fleet.Replica, cfg.Metrics)
 	}
 	// There is no WriteTimeout and no ReadTimeout: they would cut long answers.
 	// Bodies and writes have deadlines of their own.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -51,10 +52,9 @@ type setup struct {
 	observe   bool                // the pool does
 	objective admission.Objective // of interactive
 	slo       bool                // alice may have limits of her own, from 100 ms on
-	fleet     *Fleet              // that the pool is of, as replica a
+	fleet     *Fleet              // that the pool is of, as replica a if none is said
 	wrap      func(engine.Adapter) engine.Adapter
 	beside    *rig        // another replica, whose engine is shared
-	replica   string      // in a fleet
 	forward   *Forwarding // to the others of it
 	journal   *journal.Writer
 	listener  net.Listener
@@ -159,9 +159,9 @@ func newRig(t testing.TB, s setup) *rig {
 	}
 	r.metrics = prometheus.NewRegistry()
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	replica := replicaID(s.replica)
+	var replica control.ID
 	if s.fleet != nil {
-		replica = control.ID{Replica: "a", Boot: "1"}
+		replica = replicaID(cmp.Or(s.fleet.Replica, "a"))
 		s.fleet.Pools, s.fleet.Log = func() []*relay.Pool { return []*relay.Pool{r.pool} }, log
 	}
 	r.pool = relay.New(relay.Config{
@@ -196,7 +196,7 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	r.gateway = New(Config{
-		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Replica: s.replica, Forward: s.forward, Fleet: s.fleet, Log: log, Metrics: r.metrics,
+		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Log: log, Metrics: r.metrics,
 	})
 
 	l := s.listener
@@ -222,7 +222,7 @@ func newRig(t testing.TB, s setup) *rig {
 	if s.listener == nil {
 		synctest.Wait()
 	} else {
-		for !s.noEngine && r.pool.Ready() != nil {
+		for !s.noEngine && (s.fleet == nil && r.pool.Ready() != nil || r.pool.Snapshot() == nil) {
 			time.Sleep(time.Millisecond) // the engine is asked in real time here
 		}
 	}

@@ -134,6 +134,13 @@ func (p *Pool) Report() *control.Report {
 	// What is due by the time is done before anything is said.
 	p.stepLocked(p.core, &admission.Event{Kind: admission.Tick})
 	core := p.core.decider.(*admission.Core)
+	f.demands.Samples = f.demands.Samples[:0]
+	for i := range p.engines {
+		o := &p.engines[i].last
+		f.demands.Samples = append(f.demands.Samples, struct{ Asked, Came admission.Time }{
+			admission.Time(o.Asked.Sub(p.cfg.Start)), admission.Time(o.At.Sub(p.cfg.Start)),
+		})
+	}
 	core.Demands(&f.demands)
 	r := &control.Report{Pool: p.cfg.Name, ID: p.cfg.Replica}
 	r.Lease, _ = f.holder.Lease()
@@ -151,7 +158,9 @@ func (p *Pool) Report() *control.Report {
 		if o.Running < 0 {
 			e.Gauge[admission.Slots] = -1
 		}
-		e.Others = e.Gauge
+		if e.Others = e.Gauge; e.Others[admission.Slots] > 0 {
+			e.Others[admission.Slots] = max(0, e.Others[admission.Slots]-f.demands.Engines[i].Steady)
+		}
 		e.GaugeSeq, e.GaugeAge = f.samples[i], time.Since(o.Asked)
 	}
 	return r

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
@@ -37,6 +38,7 @@ type fleet struct {
 	metrics *agent.Metrics
 	agent   *agent.Agent  // nil: a controller
 	leader  *agent.Leader // nil: it does not campaign
+	routes  *agent.Routes // nil: nothing is sent on to other replicas
 
 	leading, living sync.WaitGroup
 	stopLeader      context.CancelFunc
@@ -76,8 +78,12 @@ func newFleet(c *config.Control, reg prometheus.Registerer, log *slog.Logger) (*
 
 // serve makes the agent that ties pools to the fleet.
 func (f *fleet) serve(pools []*relay.Pool) {
+	member := control.Member{ID: f.id}
+	if f.cfg.Forward != nil {
+		member.Address = f.cfg.Forward.AddressOf(f.id.Replica)
+	}
 	f.agent = agent.New(agent.Config{
-		Store: f.store, Member: control.Member{ID: f.id}, TTL: f.cfg.TTL, Every: f.cfg.Heartbeat, Settle: reportSettle, Timeout: f.cfg.Timeout,
+		Store: f.store, Member: member, TTL: f.cfg.TTL, Every: f.cfg.Heartbeat, Settle: reportSettle, Timeout: f.cfg.Timeout,
 		Log: f.log, Metrics: f.metrics,
 	})
 	for _, p := range pools {
@@ -92,8 +98,41 @@ func (f *fleet) lead(who string, current func() *config.Config) {
 		Sized: func(pool string, found map[string]control.Amount) (*control.Pool, error) {
 			return sized(current(), pool, found)
 		},
-		Log: f.log, Metrics: f.metrics,
+		Repeat: f.repeat(), Log: f.log, Metrics: f.metrics,
 	})
+}
+
+// repeat is after how long a status that has not changed is published again: replicas
+// that send requests on go by its age.
+func (f *fleet) repeat() time.Duration {
+	if f.cfg.Forward == nil {
+		return 0
+	}
+	return control.RepeatStatus
+}
+
+// forward makes what sends requests on to other replicas; nil: nothing does.
+func (f *fleet) forward() (*gateway.Forwarding, error) {
+	c := f.cfg.Forward
+	if c == nil {
+		return nil, nil
+	}
+	v := &gateway.Forwarding{Secret: identity.NewSecret(os.Getenv(c.SecretEnv)), Connect: c.ConnectTimeout}
+	if n := len(v.Secret.Reveal()); n < config.LeastSecret {
+		return nil, fmt.Errorf("control.forward.secret_env: variable %s holds %d bytes; allowed: %d or more", c.SecretEnv, n, config.LeastSecret)
+	}
+	if c.CA != "" {
+		pem, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("control.forward.ca: %w", err)
+		}
+		if v.Roots = x509.NewCertPool(); !v.Roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("control.forward.ca: %s holds no certificate", c.CA)
+		}
+	}
+	f.routes = agent.NewRoutes(f.store, f.id, f.log)
+	v.Router = f.routes
+	return v, nil
 }
 
 // judge is how demand is judged.
@@ -147,6 +186,9 @@ func (f *fleet) start(ctx context.Context) {
 	}
 	if f.agent != nil {
 		f.living.Go(func() { f.agent.Run(living) })
+	}
+	if f.routes != nil {
+		f.living.Go(func() { f.routes.Run(living) })
 	}
 }
 

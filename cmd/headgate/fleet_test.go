@@ -132,9 +132,8 @@ pools:
 		12: "", 11: "the engines found do not fit the configuration: hg.yaml:7:14: pools[0].classes: value 4: allowed floors of slots that sum to at most 3: the envelope of 11 without the survival floors of 8 replicas",
 	} {
 		_, err := rc.Resolve([]admission.EngineSpec{{Name: "gpu0", Slots: slots, KV: 60_000, Block: 1}})
-		if got := map[bool]string{true: ""}[err == nil]; err != nil {
-			got = err.Error()
-			if got != want {
+		if err != nil {
+			if got := err.Error(); got != want {
 				t.Errorf("%d slots: %s", slots, got)
 			}
 		} else if want != "" {

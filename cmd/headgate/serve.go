@@ -188,6 +188,9 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 			s.fleet.lead(s.fleet.id.Replica, s.config.Load)
 		}
 		gc.Fleet = s.fleet.view(&s.shared, s.present)
+		if gc.Forward, err = s.fleet.forward(); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
 	}
 	if cfg.Estimates.File != "" {
 		e := &estimates{file: cfg.Estimates.File, pools: s.present, log: s.log}

@@ -277,3 +277,29 @@ func TestCloseWhileEtcdIsAway(t *testing.T) {
 		})
 	}
 }
+
+// TestLeaseOutlivesACut: one that is over before the lease is costs nothing, at the
+// same member too.
+func TestLeaseOutlivesACut(t *testing.T) {
+	c := etcdtest.Start(t, etcdtest.Options{})
+	l := c.Link(t)
+	s := open(t, l.Endpoints(), fleet())
+	m := control.Member{ID: control.ID{Replica: "a", Boot: "1"}}
+	session, err := s.Join(t.Context(), m, 9*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-session.Renewed()
+	<-session.Renewed()
+	l.Cut()
+	r := control.Report{Pool: "p", ID: m.ID, Lease: session.Lease(), Seq: 1}
+	if err := s.Report(t.Context(), &r); err == nil || errors.Is(err, store.ErrFenced) {
+		t.Errorf("a report over a cut link: %v", err)
+	}
+	l.Heal()
+	for range 2 {
+		if _, ok := <-session.Renewed(); !ok {
+			t.Fatal("the lease is lost")
+		}
+	}
+}

@@ -65,7 +65,7 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 		drop: []float64{0, 0.01, 0.05, 0.2}[rng.IntN(4)], dup: []float64{0.01, 0.05, 0.2}[rng.IntN(3)],
 		slow: []float64{0.005, 0.02, 0.08}[rng.IntN(3)], breaks: []float64{0.001, 0.01, 0.03}[rng.IntN(3)], coalesce: []float64{0, 0.3, 0.8}[rng.IntN(3)],
 		lag: []float64{0.02, 0.1, 0.5}[rng.IntN(3)], faulty: Time(pick(8, 12, 18)) * sec, every: Time(pick(700, 1500, 3000)) * ms,
-		out: int32(pick(20, 50, 50, 120)), prompt: int32(pick(32, 100, 200)), long: []float64{0, 0.02, 0.1}[rng.IntN(3)],
+		out: int32(pick(20, 20, 50, 50, 50, 50, 120, 120, 300)), prompt: int32(pick(32, 100, 200)), long: []float64{0, 0.02, 0.1}[rng.IntN(3)],
 	}
 	p.longest = max(time.Duration(p.out)*100*time.Millisecond, 5*time.Second)
 	unit := control.Amount{1, (int64(p.prompt+p.out) + block - 1) / block * block}
@@ -111,7 +111,11 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 	p.arrive = Time(float64(1500*ms) / float64(envelope[0]) / []float64{0.4, 0.8, 1.5, 3}[rng.IntN(4)])
 	p.arrive = max(p.arrive, 40*ms)
 	// A restart in a pause is before its time; so is what a long request leaves.
-	p.judge.Residual = p.longest
+	if rng.IntN(2) == 0 {
+		p.judge.Residual = p.longest
+	} else {
+		p.long = 0.5
+	}
 	if rng.IntN(2) == 0 {
 		p.judge.Rebalance = 500 * time.Millisecond
 	}

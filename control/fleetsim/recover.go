@@ -194,6 +194,10 @@ func (w *world) flood() {
 		// One is left for what engines' parts do not come out even.
 		most += w.p.accounts[n].total[0] - w.p.pool.Survival[0]*int64(len(w.replicas)-1) - 1
 	}
+	if len(w.engines) > 1 {
+		// What is kept may have its slots on one and its KV tokens on the other.
+		most -= int64(len(w.replicas))
+	}
 	for k := 1; k < len(w.p.pool.Classes); k++ {
 		most -= w.p.pool.Classes[k].Unlent[0]
 	}

@@ -235,6 +235,8 @@ func (r *replica) tell() {
 	r.core.Demands(&r.demands)
 	rep := &control.Report{Pool: w.p.pool.Name, ID: r.id}
 	rep.Fill(w.p.base, &r.demands)
+	// What it may admit before it is heard again lasts as long as the longest.
+	rep.Residual = max(rep.Residual, w.p.longest)
 	if rep.Lease, _ = r.holder.Lease(); rep.Lease == 0 {
 		return
 	}
