@@ -20,7 +20,7 @@ type Control struct {
 	Fleet string `yaml:"fleet"`
 	// Replica is this process's name in the fleet, which no other process may have at the same time; absent: the host's name. It should outlive a restart, or what survives of a replica stays reserved for a name that never comes back.
 	Replica string `yaml:"replica,omitempty"`
-	// Replicas is the most replicas there will be, 1 to 1000. Survival floors are kept free for so many. Absent: 16, or 1 with store: memory.
+	// Replicas is the most replicas there will be, 1 to 1000. Floors have to fit beside what survives of so many, and to be of use when they are split between so many. Absent: 16, or 1 with store: memory.
 	Replicas int `yaml:"replicas,omitempty"`
 	// Campaign is whether this process may lead the fleet. Say false where headgate controller does it.
 	Campaign bool `yaml:"campaign"`
@@ -34,8 +34,6 @@ type Control struct {
 	ClockDrift Share `yaml:"clock_drift"`
 	// Starve is for how long a request that has to borrow waits before it may have what other replicas of its class have borrowed beyond an equal share, 10ms to 1h.
 	Starve time.Duration `yaml:"starve"`
-	// LendCap is the largest part of its idle guarantee that a class lends to other replicas while it is active. 0% lends only what classes that are idle don't need.
-	LendCap Share `yaml:"lend_cap"`
 	// Endpoints are the URLs of all members of etcd, such as http://127.0.0.1:2379; all http or all https.
 	Endpoints []string `yaml:"endpoints,omitempty"`
 	// Username to authenticate by, where etcd wants one.
@@ -52,7 +50,7 @@ type Control struct {
 func (c *Control) SetDefaults() {
 	*c = Control{
 		Fleet: "default", Campaign: true, TTL: 6 * time.Second, Heartbeat: 5 * time.Second, Timeout: 2 * time.Second,
-		ClockDrift: 2, Starve: time.Second, LendCap: 50,
+		ClockDrift: 2, Starve: time.Second,
 	}
 }
 
