@@ -138,6 +138,7 @@ func TestFleet(t *testing.T) {
 	// The leader dies. b, or the controller, leads on.
 	a.Kill()
 	settle()
+	leave() // an idle engine shows at once that nothing of a is left
 	v := headgate.AwaitGrants(t, b.Admin, "a is gone, and b has all but what survives of a", func(v *gateway.GrantsView) bool {
 		return v.Leader != "a" && granted(v, "a") == -1 && granted(v, "b") == 3
 	})
@@ -157,7 +158,6 @@ func TestFleet(t *testing.T) {
 	headgate.AwaitGrants(t, b.Admin, "b has the whole engine", func(v *gateway.GrantsView) bool { return granted(v, "b") == 4 })
 
 	// b drains: what it runs is under its lease until it is over.
-	leave()
 	streams := []*stream{interactive(t.Context(), 400), interactive(t.Context(), 400)}
 	b.Terminate()
 	b.AwaitOutput(`"draining"`)
