@@ -141,6 +141,7 @@ type classAt struct {
 	age      Time // when the first of them came
 	late     bool
 	guarded  bool // the first of them has room and waits for the stall guard
+	gave     Time // when it was last given capacity for one that was short
 	patience Time // until when it can wait for what ends by itself
 	admitted uint64
 	rejected uint64

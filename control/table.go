@@ -44,7 +44,7 @@ func Share(base *admission.Table, g *Grant, until Time, ok bool) *admission.Tabl
 		}
 		for j := range g.Classes {
 			if p := &g.Classes[j]; p.Class == c.Name {
-				c.Whole, c.Floor = c.Floor, least(p.Floor, c.Ceiling)
+				c.Whole, c.WholeUnlent, c.Floor = c.Floor, c.Unlent, least(p.Floor, c.Ceiling)
 				c.Unlent = least(p.Unlent, c.Floor)
 			}
 		}
