@@ -20,7 +20,7 @@ type Control struct {
 	Fleet string `yaml:"fleet"`
 	// Replica is this process's name in the fleet, which no other process may have at the same time; absent: the host's name. It should outlive a restart, or what survives of a replica stays reserved for a name that never comes back.
 	Replica string `yaml:"replica,omitempty"`
-	// Replicas is the most replicas there will be, 1 to 1000. Survival floors are kept free for so many. Absent: 16, or 1 with store: memory.
+	// Replicas is the most replicas there will be, 1 to 1000. Floors have to fit beside what survives of so many, and to be of use when they are split between so many. Absent: 16, or 1 with store: memory.
 	Replicas int `yaml:"replicas,omitempty"`
 	// Campaign is whether this process may lead the fleet. Say false where headgate controller does it.
 	Campaign bool `yaml:"campaign"`
@@ -34,8 +34,6 @@ type Control struct {
 	ClockDrift Share `yaml:"clock_drift"`
 	// Starve is for how long a request that has to borrow waits before it may have what other replicas of its class have borrowed beyond an equal share, 10ms to 1h.
 	Starve time.Duration `yaml:"starve"`
-	// LendCap is the largest part of its idle guarantee that a class lends to other replicas while it is active. 0% lends only what classes that are idle don't need.
-	LendCap Share `yaml:"lend_cap"`
 	// Endpoints are the URLs of all members of etcd, such as http://127.0.0.1:2379; all http or all https.
 	Endpoints []string `yaml:"endpoints,omitempty"`
 	// Username to authenticate by, where etcd wants one.
@@ -52,7 +50,7 @@ type Control struct {
 func (c *Control) SetDefaults() {
 	*c = Control{
 		Fleet: "default", Campaign: true, TTL: 6 * time.Second, Heartbeat: 5 * time.Second, Timeout: 2 * time.Second,
-		ClockDrift: 2, Starve: time.Second, LendCap: 50,
+		ClockDrift: 2, Starve: time.Second,
 	}
 }
 
@@ -109,6 +107,7 @@ const inFleet = " in a fleet (control)"
 // Bounds of Control.
 const (
 	leastTTL, mostTTL = 2 * time.Second, 5 * time.Minute
+	loginTTL          = 6 * time.Second
 	defaultReplicas   = 16
 )
 
@@ -190,6 +189,12 @@ func (c *Control) inEtcd(l *list) {
 		l.bad("control.store", StoreEtcd, "etcd with endpoints, the URLs of its members")
 		return
 	}
+	switch {
+	case c.TTL%time.Second != 0:
+		l.bad("control.ttl", formatDuration(c.TTL), "whole seconds with store: etcd, which counts no parts of one")
+	case c.Username != "" && c.TTL < loginTTL && c.TTL >= leastTTL:
+		l.bad("control.ttl", formatDuration(c.TTL), fmt.Sprintf("at least %s with a username: a login takes etcd up to a few tenths of a second, and a lease must not end of it", formatDuration(loginTTL)))
+	}
 	e := c.Etcd()
 	e.Validate(func(path string, value any, allowed string) {
 		switch path {
@@ -253,7 +258,7 @@ func (c *Config) shared(i int, l *list, sound bool) {
 		l.bad(at+".boundary", p.Boundary, "0"+inFleet+": requests beyond an engine's slots would be in no replica's grant")
 	}
 	if p.Mode == ModeObserve {
-		l.warn(at+".mode", "a pool that observes takes no part in the fleet: it passes everything on at once, and to replicas that enforce that is foreign load")
+		l.bad(at+".mode", p.Mode, "enforce"+inFleet+": what a replica that observes passes on is in no grant, and the others count on all that is. Observe before the replicas share, each for itself")
 	}
 	if (p.Control.Survival.Slots > 0) != (p.Control.Survival.KVTokens > 0) {
 		l.bad(at+".control.survival", fmt.Sprintf("%d slots, %d KV tokens", p.Control.Survival.Slots, p.Control.Survival.KVTokens), "both slots and kv_tokens, or one is of no use")

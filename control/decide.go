@@ -85,9 +85,7 @@ func (a *Allocator) take(c, r int, now [][]Amount, took []bool) {
 	for i := range t.lives {
 		short += max(0, t.must[i][c][r]-now[i][c][r])
 	}
-	if short == 0 {
-		return
-	}
+	// Nothing need be wanted: an engine may have become smaller, or have got others' work.
 	short -= a.coming(c)[r]
 	for pass := 0; pass < 2 && short > 0; pass++ {
 		spare := func(i int) int64 {
@@ -411,6 +409,11 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	l.rev = a.rev
 	l.owe(owed{epoch: a.epoch, rev: a.rev, lease: l.lease, amounts: slices.Clone(amounts)})
 	a.bind(l)
+	for _, v := range l.retired {
+		if v.rev == 0 {
+			v.rev = a.rev
+		}
+	}
 	for c := range a.accounts {
 		v := &g.Accounts[c]
 		l.survives[c] = a.keptFor(l, c)

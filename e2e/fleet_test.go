@@ -106,6 +106,7 @@ func TestFleet(t *testing.T) {
 		return s
 	}
 	asking, leave := context.WithCancel(t.Context())
+	defer leave()
 	for range 2 {
 		defer interactive(asking, 2000).close()
 	}
@@ -137,7 +138,7 @@ func TestFleet(t *testing.T) {
 	// The leader dies. b, or the controller, leads on.
 	a.Kill()
 	settle()
-	leave() // while b is busy, what a left can't be told from what b runs
+	leave() // an idle engine shows at once that nothing of a is left
 	v := headgate.AwaitGrants(t, b.Admin, "a is gone, and b has all but what survives of a", func(v *gateway.GrantsView) bool {
 		return v.Leader != "a" && granted(v, "a") == -1 && granted(v, "b") == 3
 	})

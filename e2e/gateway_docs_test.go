@@ -10,6 +10,7 @@ import (
 
 	"headgate/e2e/headgate"
 	"headgate/e2e/need"
+	"headgate/gateway"
 )
 
 // What README.md and docs/*.md show is run as it stands there: the commands of
@@ -18,9 +19,13 @@ import (
 
 // notRun are the shown commands that no test can run, with the reason.
 var notRun = map[string]string{
-	"make run":  "serves until it is stopped; it is serve --demo, which is run",
-	"make test": "runs this test",
-	"headgate observe report --admin http://127.0.0.1:9090 --pool demo --output table": "wants a pool that observes; cmd/headgate has a test of it",
+	"make run":                          "serves until it is stopped; it is serve --demo, which is run",
+	"make test":                         "runs this test",
+	"make fleet-demo":                   "runs until it is stopped; e2e/fleetdemo has a test of it",
+	"headgate controller -c fleet.yaml": "wants etcd; TestFleet runs one",
+	`headgate control forget headgate-3 --admin http://127.0.0.1:9090 --reason "scaled down"`: "wants a replica that is gone; TestFleet has one forgotten",
+	"etcdctl --endpoints http://10.0.0.1:2379 get --prefix /headgate/default/":                "wants etcd and its client; control/etcd has a test of the keys",
+	"headgate observe report --admin http://127.0.0.1:9090 --pool demo --output table":        "wants a pool that observes; cmd/headgate has a test of it",
 }
 
 // block is a fenced block of a page.
@@ -62,10 +67,22 @@ func commands(text string) []string {
 	return all
 }
 
+// ofOne is a fleet of one.
+const ofOne = `anonymous: {classes: [interactive]}
+control: {store: memory}
+pools:
+  - name: main
+    engines: [{name: gpu0, kind: vllm, url: "ENGINE", slots: 4}]
+    classes: [{name: interactive, floor: {slots: 2}}]
+`
+
 func TestDocumentedCommands(t *testing.T) {
 	curl, node := need.Tool(t, "curl"), need.Tool(t, "node")
 	need.NodeModules(t, sdk)
 	demo := headgate.StartDemo(t).AwaitReady()
+	fleet := headgate.Start(t, strings.ReplaceAll(ofOne, "ENGINE", headgate.StartEngine(t).URL)).AwaitReady()
+	ofFleet := strings.NewReplacer("http://127.0.0.1:9090", fleet.Admin)
+	headgate.AwaitGrants(t, fleet.Admin, "what the leader says of pool main", func(v *gateway.GrantsView) bool { return v.Pools["main"] != nil })
 	here := strings.NewReplacer("http://127.0.0.1:8080", demo.URL, "http://127.0.0.1:9090", demo.Admin)
 	dir := t.TempDir() // commands that name a file find what the pages show of it
 	_, hash := headgate.NewKey(t)
@@ -96,7 +113,11 @@ func TestDocumentedCommands(t *testing.T) {
 			counts["js"]++
 		case "sh":
 			for _, command := range commands(b.text) {
-				t.Run(b.page+" "+command, func(t *testing.T) { tryCommand(t, command, here, dir, curl) })
+				at := here
+				if b.page == "docs/fleet.md" {
+					at = ofFleet
+				}
+				t.Run(b.page+" "+command, func(t *testing.T) { tryCommand(t, command, at, dir, curl) })
 				counts["sh"]++
 			}
 		}

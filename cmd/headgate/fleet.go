@@ -26,7 +26,7 @@ import (
 
 // reportSettle is for how long changes that nobody waits for are collected before they
 // are reported.
-const reportSettle = 100 * time.Millisecond
+const reportSettle = 250 * time.Millisecond
 
 // fleet is this process's part in a fleet: an agent where it serves, a leader where it
 // campaigns.
@@ -137,10 +137,7 @@ func (f *fleet) forward() (*gateway.Forwarding, error) {
 
 // judge is how demand is judged.
 func judge(c *config.Control) control.Config {
-	j := control.Config{Starve: c.Starve, LendCap: c.LendCap.Fraction()}
-	if j.LendCap == 0 {
-		j.LendCap = 1e-12 // zero would be the default; of no envelope is this a slot
-	}
+	j := control.Config{Starve: c.Starve}
 	j.SetDefaults()
 	j.Stale = max(j.Stale, 3*c.Heartbeat)
 	return j

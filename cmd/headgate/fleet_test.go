@@ -145,10 +145,10 @@ pools:
 	}
 }
 
-// TestJudge: nothing is lent by an active class where the file says so.
+// TestJudge: a report counts for longer than the time between two.
 func TestJudge(t *testing.T) {
-	j := judge(&config.Control{Starve: 3 * time.Second, LendCap: 0, Heartbeat: 10 * time.Second})
-	if j.Starve != 3*time.Second || j.LendCap > 1e-9 || j.Stale != 30*time.Second {
+	j := judge(&config.Control{Starve: 3 * time.Second, Heartbeat: 10 * time.Second})
+	if j.Starve != 3*time.Second || j.Stale != 30*time.Second {
 		t.Errorf("%+v", j)
 	}
 }
@@ -164,10 +164,10 @@ func TestPrintGrants(t *testing.T) {
 		Accounts: []control.AccountStatus{{Engine: "gpu0", Total: a(16, 160_000), Free: a(1, 10_000), Foreign: a(0, 2000)}, {Class: "batch", Total: a(8, 80_000)}},
 		Replicas: []control.ReplicaStatus{
 			both("hg-0", true, []control.ShareStatus{{Granted: a(7, 70_000), Bound: a(9, 90_000), Used: a(5, 40_000), Survival: a(1, 4000)}, {Granted: a(4, 40_000), Bound: a(4, 40_000)}},
-				control.ClassStatus{Class: "interactive", Guarantee: a(4, 40_000), Floor: a(4, 40_000), Kept: a(1, 10_000), Why: "unlent", Lent: a(3, 30_000)},
-				control.ClassStatus{Class: "batch", Used: a(5, 40_000), Borrowed: a(5, 40_000), Waiting: 3, Why: "no floor"}),
+				control.ClassStatus{Class: "interactive", Guarantee: a(4, 40_000), Floor: a(4, 40_000), Kept: a(1, 10_000), Why: "as the cores hold it", Lent: a(3, 30_000)},
+				control.ClassStatus{Class: "batch", Used: a(5, 40_000), Borrowed: a(5, 40_000), Waiting: 3, Why: "as the cores hold it"}),
 			both("hg-1", true, []control.ShareStatus{{Granted: a(7, 70_000), Bound: a(7, 70_000)}, {}},
-				control.ClassStatus{Class: "interactive", Guarantee: a(4, 40_000), Floor: a(4, 40_000), Kept: a(4, 40_000), Why: "demand", Used: a(2, 9000), Waiting: 1, Short: true},
+				control.ClassStatus{Class: "interactive", Guarantee: a(4, 40_000), Floor: a(4, 40_000), Kept: a(4, 40_000), Why: "no recent report", Used: a(2, 9000), Waiting: 1, Short: true},
 				control.ClassStatus{Class: "batch"}),
 			both("hg-2", false, []control.ShareStatus{{Bound: a(2, 20_000), Survival: a(1, 4000)}, {}}),
 		},
