@@ -478,9 +478,9 @@ func (a *Allocator) keepAlone(k, i int) (Amount, string) {
 		return most(whole, base), "demand presses"
 	case spare == (Amount{}):
 		at.slack = never
-		return base, "in use"
+		return base, "as its core holds it"
 	case !at.active:
-		return base, "idle, lent"
+		return base, "idle, as its core holds it"
 	}
 	if at.slack == never {
 		at.slack = a.now
