@@ -54,6 +54,7 @@ type target struct {
 	idle      []Amount   // of it, what nobody uses or has been given here, by account
 	floors    []Amount   // what is owed now, by class
 	left      []Amount   // of the floors, by class
+	used      []Amount   // by class
 	bars      [][]bool   // by class: its first request waits within the floor
 	ceiling   []int      // the account of a class, -1
 	asks      []asking   // by life
@@ -139,7 +140,7 @@ func (a *Allocator) aim() {
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
 	t.bars, t.keeping = grown(t.bars, n, nk), grown(t.keeping, n, nk*ne)
-	t.common, t.lent, t.unuseds = zeroed(t.common, nk), zeroed(t.lent, nk), false
+	t.common, t.lent, t.used, t.unuseds = zeroed(t.common, nk), zeroed(t.lent, nk), zeroed(t.used, nk), false
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
 		t.asks[i].class = -1
@@ -290,20 +291,26 @@ func (a *Allocator) usedWithin(k int) {
 	for _, l := range t.lives {
 		total = plus(total, l.classes[k].total)
 	}
-	if total == (Amount{}) {
+	if t.used[k] = total; total == (Amount{}) {
 		return
 	}
 	t.amounts, t.rests = zeroed(t.amounts, len(t.lives)), zeroed(t.rests, len(t.lives))
 	own, rest := t.amounts, t.rests
-	left := floor
-	for i, l := range t.lives {
-		if at := &l.classes[k]; at.total != (Amount{}) {
-			own[i] = least(at.total, part(floor, n, int64(i)))
-			rest[i] = minus(at.total, own[i])
-			left = minus(left, own[i])
+	if within(total, floor) {
+		for i, l := range t.lives {
+			own[i] = l.classes[k].total
 		}
+	} else {
+		left := floor
+		for i, l := range t.lives {
+			if at := &l.classes[k]; at.total != (Amount{}) {
+				own[i] = least(at.total, part(floor, n, int64(i)))
+				rest[i] = minus(at.total, own[i])
+				left = minus(left, own[i])
+			}
+		}
+		t.split(rest, over(left, Amount{}))
 	}
-	t.split(rest, over(left, Amount{}))
 	t.lent[k] = !within(total, floor)
 	for i, l := range t.lives {
 		if l.classes[k].total == (Amount{}) {
@@ -497,19 +504,12 @@ func (a *Allocator) keepAlone(k, i int) (Amount, string) {
 // common is what is kept of class k by those who are told of each other.
 func (a *Allocator) common(k int) (all Amount) {
 	t := &a.t
-	if !slices.ContainsFunc(t.lives, func(l *life) bool { return l.told }) {
-		return all
-	}
-	var used, protected, hold Amount
-	for i, l := range t.lives {
-		used, protected = plus(used, l.classes[k].total), plus(protected, t.protected[i][k])
-	}
 	for _, l := range t.lives {
-		if at := &l.classes[k]; l.told {
-			hold = most(hold, plus(at.hold, minus(used, at.total)))
+		if at := &l.classes[k]; l.told && at.hold != (Amount{}) {
+			all = most(all, plus(at.hold, minus(t.used[k], at.total)))
 		}
 	}
-	return over(hold, protected)
+	return over(all, minus(t.floors[k], t.left[k])) // beyond what is protected
 }
 
 // lends is 4: what class k uses beyond its floor. Where not all have room, whoever
