@@ -20,7 +20,7 @@ func (c *Core) lends(cl *class) bool { return cl.open && !c.pause && cl.spec.Win
 
 // holdFor is hold_k while lending is open, for a given recent peak of use.
 func (cl *class) holdFor(peak Amount) Amount {
-	return cl.floor.min(cl.spec.Unlent.max(peak.add(cl.spec.Headroom).add(Of(0, cl.warm)).sub(cl.theirs)))
+	return cl.floor.min(cl.unlent.max(peak.add(cl.spec.Headroom).add(Of(0, cl.warm))).sub(cl.theirs).max(Amount{}))
 }
 
 // idleHold is what a class keeps even when it is idle.

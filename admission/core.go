@@ -79,6 +79,8 @@ type class struct {
 	// entire is the configured floor, of all cores together once this one is told of the
 	// others.
 	entire Amount
+	// unlent is the part of it that is never lent.
+	unlent Amount
 	used   Amount
 	// ceiling is what of the configured one is not withheld now.
 	ceiling Amount

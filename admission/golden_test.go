@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -204,6 +205,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "renew":
 		return s.step(&Event{Kind: Renew, Until: Time(dur("until"))})
+	case "told":
+		return s.step(&Event{Kind: Told, Elsewhere: s.elsewhere(t, d)})
 	case "demands":
 		return s.demands()
 	case "tick":
@@ -219,6 +222,76 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	}
 	t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
 	return ""
+}
+
+// elsewhere reads lines such as
+//
+//	engine e used=1/144 idle=3/4000 [ends=1s:1/144] [prefill=1600:3s]
+//	class interactive used=1/144 protected=1/144 waiting=1 [within] [wants] [intime] offered=3 prompt=118 pending=1s pressed=2s starts=1:118:1s
+//
+// Times are ages, of ends and prefills from now.
+func (s *script) elsewhere(t *testing.T, d *datadriven.TestData) *Elsewhere {
+	v := &Elsewhere{Engines: make([]EngineElsewhere, len(s.core.engines)), Classes: make([]ClassElsewhere, len(s.core.classes))}
+	age := func(text string) Time {
+		v, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("%s: %v", d.Pos, err)
+		}
+		return max(s.now-Time(v), 1)
+	}
+	num := func(text string) (n int64) {
+		fmt.Sscan(text, &n)
+		return n
+	}
+	amount := func(text string) Amount {
+		slots, tokens, _ := strings.Cut(text, "/")
+		return Of(num(slots), num(tokens))
+	}
+	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
+		f := strings.Fields(line)
+		for _, w := range f[2:] {
+			key, value, _ := strings.Cut(w, "=")
+			parts := strings.Split(value, ":")
+			if f[0] == "engine" {
+				e := &v.Engines[slices.IndexFunc(s.core.engines, func(e engine) bool { return e.spec.Name == f[1] })]
+				switch key {
+				case "used":
+					e.Used = amount(value)
+				case "idle":
+					e.Idle = amount(value)
+				case "ends":
+					e.Ends = append(e.Ends, Ending{2*s.now - age(parts[0]), amount(parts[1])})
+				case "prefill":
+					e.Speed.Prefills = append(e.Speed.Prefills, Prefill{int32(num(parts[0])), s.now - age(parts[1])})
+				}
+				continue
+			}
+			c := &v.Classes[slices.IndexFunc(s.core.classes, func(c class) bool { return c.spec.Name == f[1] })]
+			switch key {
+			case "used":
+				c.Used = amount(value)
+			case "protected":
+				c.Protected = amount(value)
+			case "waiting":
+				c.Waiting = int(num(value))
+			case "within":
+				c.Within, c.Wants = true, true
+			case "wants":
+				c.Wants = true
+			case "offered":
+				c.Offered = uint64(num(value))
+			case "prompt":
+				c.Prompt = int32(num(value))
+			case "pending":
+				c.Pending = age(value)
+			case "pressed":
+				c.Pressed = age(value)
+			case "starts":
+				c.Starts = []Starts{{N: int(num(parts[0])), Tokens: num(parts[1]), Since: age(parts[2])}}
+			}
+		}
+	}
+	return v
 }
 
 // teach runs one request from its offer to its end.
@@ -403,7 +476,7 @@ func parseTable(t *testing.T, d *datadriven.TestData) *Table {
 			continue
 		}
 		c := ClassSpec{
-			Name: f[1], Floor: amount("floor", Amount{}), Unlent: amount("unlent", Amount{}), Headroom: amount("headroom", Amount{}),
+			Name: f[1], Floor: amount("floor", Amount{}), Whole: amount("whole", Amount{}), Unlent: amount("unlent", Amount{}), Headroom: amount("headroom", Amount{}),
 			Ceiling: amount("ceiling", tab.Envelope()), IdleAfter: dur("idle"), Depth: int(num("depth", 10)), TenantDepth: int(num("tenant", 0)),
 			MaxWait: dur("wait"), LoanLife: dur("life"), DefaultOut: int32(num("out", 64)), MaxOut: int32(num("maxout", 0)), Closed: flag("closed"),
 			Grace: dur("grace"), PinAfter: int(num("pin", 0)), Window: dur("window"), KeepWarm: dur("warm"),

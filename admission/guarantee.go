@@ -129,8 +129,8 @@ func (c *Core) setFloors() {
 	over := Amount{}.sub(c.whole)
 	for k := range c.classes {
 		cl := &c.classes[k]
-		if cl.entire = cl.spec.Floor; c.knows() {
-			cl.entire = cl.entire.max(cl.spec.Whole)
+		if cl.entire, cl.unlent = cl.spec.Floor, cl.spec.Unlent; c.knows() {
+			cl.entire, cl.unlent = cl.entire.max(cl.spec.Whole), cl.unlent.max(cl.spec.WholeUnlent)
 		}
 		if cl.floor = cl.entire; cl.spec.Window > 0 {
 			cl.floor = c.dueFloor(cl, cl.used.add(c.atOthers(Class(k)).Used), cl.queue.n+c.atOthers(Class(k)).Waiting, cl.entire)
@@ -143,7 +143,7 @@ func (c *Core) setFloors() {
 			continue
 		}
 		for r := range NumResources {
-			cut := max(0, min(over[r], cl.floor[r]-cl.spec.Unlent[r]))
+			cut := max(0, min(over[r], cl.floor[r]-cl.unlent[r]))
 			cl.floor[r] -= cut
 			over[r] -= cut
 		}

@@ -19,11 +19,14 @@ import (
 //
 // A head that needs more than the share has of any engine waits for nothing that is
 // here. So it bars nobody from borrowing, smaller ones of its class pass it as they
-// pass one that waits for KV, and its class lends what it does not use.
+// pass one that waits for KV, and its class lends what it does not use. Once a core is
+// told of the others it is otherwise for one within its floor: what is idle here may be
+// on its way to it, so that it bars all from borrowing, here and elsewhere.
 //
 // Alternatives: to hand the core smaller engines would refuse for good what the pool
-// could run; to count what other cores really use, instead of what they may, would
-// need their word at every admission.
+// could run; to count what other cores really use, instead of what they may, in what
+// an engine has left would need their word at every admission. What is kept for classes
+// is counted so, see elsewhere.go.
 
 // share is what a core knows of the part it has.
 type share struct {

@@ -81,9 +81,11 @@ type ClassSpec struct {
 	Floor Amount // kept for the class
 	// Whole is the floor that several cores together have, of which Floor is this one's
 	// part for as long as it is not told what the others do; zero where there are none.
-	Whole   Amount
-	Unlent  Amount // the part of the floor that is never lent
-	Ceiling Amount // its hard maximum
+	Whole Amount
+	// WholeUnlent is the part of Whole that is never lent.
+	WholeUnlent Amount
+	Unlent      Amount // the part of the floor that is never lent
+	Ceiling     Amount // its hard maximum
 	// Shared: the ceiling is for several cores together. Withheld is what of it the
 	// others may use, Survival what this one may when its lease is over.
 	Shared   bool
@@ -262,6 +264,7 @@ func (c *ClassSpec) validate(envelope Amount, bad func(path string, value any, a
 		ordered("ceiling", c.Ceiling[r], 0, envelope[r], "the envelope")
 		ordered("floor", c.Floor[r], 0, c.Ceiling[r], "the ceiling")
 		ordered("whole", c.Whole[r], 0, c.Ceiling[r], "the ceiling")
+		ordered("whole_unlent", c.WholeUnlent[r], 0, c.Whole[r], "the whole floor")
 		ordered("unlent", c.Unlent[r], 0, c.Floor[r], "the floor")
 		ordered("headroom", c.Headroom[r], 0, envelope[r], "the envelope")
 	}

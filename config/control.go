@@ -107,6 +107,7 @@ const inFleet = " in a fleet (control)"
 // Bounds of Control.
 const (
 	leastTTL, mostTTL = 2 * time.Second, 5 * time.Minute
+	loginTTL          = 6 * time.Second
 	defaultReplicas   = 16
 )
 
@@ -188,6 +189,12 @@ func (c *Control) inEtcd(l *list) {
 		l.bad("control.store", StoreEtcd, "etcd with endpoints, the URLs of its members")
 		return
 	}
+	switch {
+	case c.TTL%time.Second != 0:
+		l.bad("control.ttl", formatDuration(c.TTL), "whole seconds with store: etcd, which counts no parts of one")
+	case c.Username != "" && c.TTL < loginTTL && c.TTL >= leastTTL:
+		l.bad("control.ttl", formatDuration(c.TTL), fmt.Sprintf("at least %s with a username: a login takes etcd up to a few tenths of a second, and a lease must not end of it", formatDuration(loginTTL)))
+	}
 	e := c.Etcd()
 	e.Validate(func(path string, value any, allowed string) {
 		switch path {
@@ -251,7 +258,7 @@ func (c *Config) shared(i int, l *list, sound bool) {
 		l.bad(at+".boundary", p.Boundary, "0"+inFleet+": requests beyond an engine's slots would be in no replica's grant")
 	}
 	if p.Mode == ModeObserve {
-		l.warn(at+".mode", "a pool that observes takes no part in the fleet: it passes everything on at once, and to replicas that enforce that is foreign load")
+		l.bad(at+".mode", p.Mode, "enforce"+inFleet+": what a replica that observes passes on is in no grant, and the others count on all that is. Observe before the replicas share, each for itself")
 	}
 	if (p.Control.Survival.Slots > 0) != (p.Control.Survival.KVTokens > 0) {
 		l.bad(at+".control.survival", fmt.Sprintf("%d slots, %d KV tokens", p.Control.Survival.Slots, p.Control.Survival.KVTokens), "both slots and kv_tokens, or one is of no use")

@@ -77,11 +77,14 @@ type life struct {
 	owed []owed
 	used []Amount // by account, as last reported
 	// bound is the most that it can have, of what is owed and used.
-	bound  []Amount
-	highs  [][recent]Amount  // by engine, of the last reports
-	totals []Amount          // by engine, as it says
-	ends   [][]end           // by engine: what is predicted to end by itself next
-	speed  []admission.Speed // by engine, as it has learned it
+	bound []Amount
+	// retired is what it may have of accounts that were taken out of the configuration: it
+	// has not acknowledged a grant without them yet, or still has work there.
+	retired map[string]*retired
+	highs   [][recent]Amount  // by engine, of the last reports
+	totals  []Amount          // by engine, as it says
+	ends    [][]end           // by engine: what is predicted to end by itself next
+	speed   []admission.Speed // by engine, as it has learned it
 
 	classes  []classAt
 	floors   []Amount // by class, as granted
@@ -105,6 +108,12 @@ type life struct {
 // recent is of how many reports the highs count against a gauge: one before the
 // sample, one after, and one for what was under way.
 const recent = 3
+
+// retired is what a life may have of an account that is configured no more.
+type retired struct {
+	bound Amount
+	rev   uint64 // of the first grant without it; 0: not yet written
+}
 
 // owed is what a grant allows.
 type owed struct {
@@ -132,6 +141,7 @@ type classAt struct {
 	age      Time // when the first of them came
 	late     bool
 	guarded  bool // the first of them has room and waits for the stall guard
+	gave     Time // when it was last given capacity for one that was short
 	patience Time // until when it can wait for what ends by itself
 	admitted uint64
 	rejected uint64
@@ -273,11 +283,46 @@ func (a *Allocator) configure(p *Pool) {
 		return n
 	}
 	for _, l := range a.lives {
+		for f, name := range names {
+			if !slices.Contains(from, f) {
+				l.retire(name, most(l.bound[f], l.survives[f]))
+			}
+		}
 		l.granted, l.survives, l.used, l.bound = move(l.granted), move(l.survives), move(l.used), move(l.bound)
 		for i := range l.owed {
 			l.owed[i].amounts = move(l.owed[i].amounts)
 		}
 		a.reset(l, &old)
+		a.revive(l)
+	}
+	a.echoed = a.rev // everybody is told
+}
+
+// retire remembers what a life may have of an account that is configured no more.
+func (l *life) retire(name string, bound Amount) {
+	if bound == (Amount{}) {
+		return
+	}
+	if l.retired == nil {
+		l.retired = map[string]*retired{}
+	}
+	l.retired[name] = &retired{bound: bound}
+}
+
+// revive has what a life may have of an account that is back count again, until it has
+// acknowledged a grant that says how much.
+func (a *Allocator) revive(l *life) {
+	for n := range a.accounts {
+		name := a.accounts[n].name(&a.pool)
+		old := l.retired[name]
+		if old == nil {
+			continue
+		}
+		delete(l.retired, name)
+		amounts := make([]Amount, len(a.accounts))
+		amounts[n] = old.bound
+		l.owed = append([]owed{{epoch: a.epoch, rev: l.rev, lease: l.lease, amounts: amounts}}, l.owed...)
+		a.bind(l)
 	}
 }
 
@@ -363,7 +408,13 @@ func (a *Allocator) load(g *Grant) {
 		c := &g.Accounts[i]
 		if n := a.index(c.Engine, c.Class); n >= 0 {
 			before[n], now[n], l.survives[n] = most(c.Bound, c.Survival), c.Amount, c.Survival
+			continue
 		}
+		name := "engine " + c.Engine
+		if c.Class != "" {
+			name = "class " + c.Class
+		}
+		l.retire(name, most(most(c.Bound, c.Survival), c.Amount))
 	}
 	l.granted = slices.Clone(now)
 	// What was before it is over with the acknowledgement of this one, and not sooner.
@@ -422,6 +473,7 @@ func (a *Allocator) depart(l *life) {
 
 // report takes in what a replica says.
 func (a *Allocator) report(r *Report) {
+	r.Fold()
 	l := a.find(r.ID)
 	if l == nil || r.Seq <= l.seq {
 		if l == nil {
@@ -530,6 +582,12 @@ func (a *Allocator) acknowledge(l *life, r *Report) {
 		return o.lease != r.Lease || o.epoch < r.Epoch || o.epoch == r.Epoch && o.rev < r.Rev
 	})
 	a.bind(l)
+	for name, v := range l.retired {
+		left := slices.ContainsFunc(r.Engines, func(e EngineReport) bool { return name == "engine "+e.Engine && e.Used != (Amount{}) })
+		if v.rev != 0 && r.Epoch == a.epoch && r.Rev >= v.rev && !left {
+			delete(l.retired, name)
+		}
+	}
 	a.handedOff()
 }
 
@@ -646,7 +704,7 @@ func (a *Allocator) bury() {
 		if !over {
 			return false
 		}
-		if l.name && a.pool.Survival != (Amount{}) {
+		if l.name && slices.ContainsFunc(l.survives, func(v Amount) bool { return v != (Amount{}) }) {
 			// It may live on without the store, on what survives.
 			clear(l.used)
 			clear(l.bound)
@@ -669,7 +727,14 @@ func (a *Allocator) forget(name string) {
 
 // survival is what a life may have on an account without a lease.
 func (a *Allocator) survival(l *life, n int) Amount {
-	if !l.name || a.pool.Survival == (Amount{}) {
+	if !l.name {
+		return Amount{}
+	}
+	if !l.live {
+		// It lives by what it was told, whatever the pool's is now.
+		return l.survives[n]
+	}
+	if a.pool.Survival == (Amount{}) {
 		return Amount{}
 	}
 	if c := &a.accounts[n]; c.engine < 0 {

@@ -26,7 +26,9 @@ type Config struct {
 	// may be under way to the engine, before gauges tell of it.
 	Settle time.Duration
 	// Residual is the least for which what a replica may have left in the engines stays
-	// reserved.
+	// reserved, if no gauge shows that it is gone. It has to be longer than an answer that a
+	// replica may have begun after its last report: what it reports is only the longest
+	// that it has had.
 	Residual time.Duration
 }
 
@@ -37,7 +39,7 @@ func (c *Config) SetDefaults() {
 		def time.Duration
 	}{
 		{&c.Starve, time.Second}, {&c.Sustain, 3 * time.Second}, {&c.Stale, 15 * time.Second}, {&c.Smooth, 2 * time.Second},
-		{&c.Rebalance, 2 * time.Second}, {&c.Settle, time.Second}, {&c.Residual, 5 * time.Second},
+		{&c.Rebalance, 2 * time.Second}, {&c.Settle, time.Second}, {&c.Residual, time.Minute},
 	} {
 		if *d.v == 0 {
 			*d.v = d.def
@@ -89,8 +91,9 @@ func (p *Pool) Validate(bad func(path string, value any, allowed string)) {
 		}
 	}
 	for r := range floors {
-		if envelope[r] > 0 && floors[r] > envelope[r]-p.Survival[r]*n*int64(len(p.Engines)) {
-			bad("classes", floors[r], fmt.Sprintf("floors of %s that sum to at most %d: the envelope of %d without the survival floors of %d replicas", resource(r), envelope[r]-p.Survival[r]*n*int64(len(p.Engines)), envelope[r], n))
+		left := envelope[r] - p.Survival[r]*n*int64(len(p.Engines))
+		if envelope[r] > 0 && left >= 0 && floors[r] > left { // below 0 the survival floors are what is wrong
+			bad("classes", floors[r], fmt.Sprintf("floors of %s that sum to at most %d: the envelope of %d without the survival floors of %d replicas", resource(r), left, envelope[r], n))
 		}
 	}
 }

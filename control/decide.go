@@ -85,9 +85,7 @@ func (a *Allocator) take(c, r int, now [][]Amount, took []bool) {
 	for i := range t.lives {
 		short += max(0, t.must[i][c][r]-now[i][c][r])
 	}
-	if short == 0 {
-		return
-	}
+	// Nothing need be wanted: an engine may have become smaller, or have got others' work.
 	short -= a.coming(c)[r]
 	for pass := 0; pass < 2 && short > 0; pass++ {
 		spare := func(i int) int64 {
@@ -187,9 +185,7 @@ func (a *Allocator) endsSoon(c int, short Amount, now [][]Amount) bool {
 		last = next.at
 		short = minus(short, next.amount)
 	}
-	if t.look == 0 || by < t.look {
-		t.look = by
-	}
+	t.lookAt(by)
 	return true
 }
 
@@ -223,9 +219,11 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 		order = append(order, i)
 	}
 	t.order = order
-	slices.SortStableFunc(order, func(x, y int) int {
-		return cmp.Compare(b2i(t.asks[y].urgent), b2i(t.asks[x].urgent))
-	})
+	if slices.ContainsFunc(t.asks, func(q asking) bool { return q.urgent }) {
+		slices.SortStableFunc(order, func(x, y int) int {
+			return cmp.Compare(b2i(t.asks[y].urgent), b2i(t.asks[x].urgent))
+		})
+	}
 	for c := range a.accounts {
 		left := a.free(c)
 		free := most(left, Amount{})
@@ -246,6 +244,9 @@ func (a *Allocator) raise(now [][]Amount, all bool) {
 			now[i][c] = plus(now[i][c], up)
 		}
 		for _, i := range order {
+			if within(t.must[i][c], now[i][c]) {
+				continue
+			}
 			give(i, over(t.must[i][c], now[i][c]))
 			short = short || !within(t.must[i][c], now[i][c])
 		}
@@ -296,10 +297,13 @@ func (a *Allocator) floorOf(i, k int) Amount {
 	t := &a.t
 	n := int64(len(t.lives))
 	c := &a.pool.Classes[k]
-	f := plus(t.protected[i][k], t.keeping[i][k])
+	f := plus(t.protected[i][k], a.keptOf(i, k))
 	if c.Windowed {
 		// It is owed as a whole, by whoever has work of the class.
 		return a.windowOf(i, k)
+	}
+	if !t.unuseds {
+		a.unused()
 	}
 	claims, mine := t.unused[k], over(part(c.Floor, n, int64(i)), f)
 	for r := range claims {
@@ -308,6 +312,18 @@ func (a *Allocator) floorOf(i, k int) Amount {
 		}
 	}
 	return least(plus(f, mine), c.Floor)
+}
+
+// unused sums up by class what of all guarantees is neither used nor kept.
+func (a *Allocator) unused() {
+	t := &a.t
+	n := int64(len(t.lives))
+	t.unused, t.unuseds = zeroed(t.unused, len(a.pool.Classes)), true
+	for i := range t.lives {
+		for k := range t.unused {
+			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, n, int64(i)), plus(t.protected[i][k], a.keptOf(i, k))))
+		}
+	}
 }
 
 // unlentOf is the part of that which is never lent.
@@ -393,6 +409,11 @@ func (a *Allocator) write(i int, amounts []Amount) {
 	l.rev = a.rev
 	l.owe(owed{epoch: a.epoch, rev: a.rev, lease: l.lease, amounts: slices.Clone(amounts)})
 	a.bind(l)
+	for _, v := range l.retired {
+		if v.rev == 0 {
+			v.rev = a.rev
+		}
+	}
 	for c := range a.accounts {
 		v := &g.Accounts[c]
 		l.survives[c] = a.keptFor(l, c)

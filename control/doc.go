@@ -45,6 +45,14 @@
 //
 // # What is handed out
 //
-// See target.go: protected demand first, then what idle floors keep, then loans,
-// then demand that has to borrow, and what nobody wants in equal shares.
+// Demand goes where it has room; who may borrow and when is each core's own
+// judgement. For that a core has to know what it can't see: whether a class is active
+// at other replicas, what is being prefilled for them, what is idle, how fast the
+// engines work. The leader tells all of them (News, tell.go). News allow nothing, so
+// that they may be late, or lost: safety does not depend on them, and a core that
+// has none goes by its own part of each floor. With them a fleet does in
+// the same traces what one replica does (docs/simulation.md).
+//
+// See target.go: protected demand first, then loans that are out, then what idle floors
+// keep, then demand that has to borrow, and what nobody wants in equal shares.
 package control

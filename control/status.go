@@ -108,10 +108,11 @@ func (a *Allocator) classStatus(v *ReplicaStatus, i int) {
 	l, n := a.t.lives[i], int64(len(a.t.lives))
 	for k := range a.pool.Classes {
 		at := &l.classes[k]
-		kept := plus(a.t.protected[i][k], a.t.keeping[i][k])
+		_, why := a.keep(k, i)
+		kept := plus(a.t.protected[i][k], a.keptOf(i, k))
 		g := part(a.pool.Classes[k].Floor, n, int64(i))
 		v.Classes = append(v.Classes, ClassStatus{
-			Class: a.pool.Classes[k].Name, Guarantee: g, Floor: l.floors[k], Kept: kept, Why: a.t.why[i][k], Used: at.total,
+			Class: a.pool.Classes[k].Name, Guarantee: g, Floor: l.floors[k], Kept: kept, Why: why, Used: at.total,
 			Lent: over(g, most(kept, at.total)), Borrowed: over(at.total, l.floors[k]), Waiting: at.waiting, Short: at.short,
 		})
 	}

@@ -44,7 +44,7 @@ func Share(base *admission.Table, g *Grant, until Time, ok bool) *admission.Tabl
 		}
 		for j := range g.Classes {
 			if p := &g.Classes[j]; p.Class == c.Name {
-				c.Whole, c.Floor = c.Floor, least(p.Floor, c.Ceiling)
+				c.Whole, c.WholeUnlent, c.Floor = c.Floor, c.Unlent, least(p.Floor, c.Ceiling)
 				c.Unlent = least(p.Unlent, c.Floor)
 			}
 		}
@@ -113,4 +113,44 @@ func (c ClassReport) Still() ClassReport {
 		c.Away.Starts[e].Age = 0
 	}
 	return c
+}
+
+// Fold makes one row of those that have the same engine's name: a row of an earlier
+// configuration may still have work on it. What it is says the row that has a total.
+func (r *Report) Fold() {
+	at := make([]int, len(r.Engines))
+	var rows []EngineReport
+	for i := range r.Engines {
+		e := &r.Engines[i]
+		at[i] = slices.IndexFunc(rows, func(v EngineReport) bool { return v.Engine == e.Engine })
+		if at[i] < 0 {
+			at[i] = len(rows)
+			rows = append(rows, *e)
+			continue
+		}
+		v := &rows[at[i]]
+		used, high, ends := plus(v.Used, e.Used), plus(v.High, e.High), append(v.Ends, e.Ends...)
+		if e.Total != (Amount{}) {
+			*v = *e
+		}
+		v.Used, v.High, v.Ends = used, high, ends
+	}
+	if len(rows) == len(r.Engines) {
+		return
+	}
+	r.Engines = rows
+	for k := range r.Classes {
+		c := &r.Classes[k]
+		used, starts := make([]Amount, len(rows)), make([]Starts, min(len(rows), len(c.Away.Starts)))
+		for i, n := range at {
+			if i < len(c.Used) {
+				used[n] = plus(used[n], c.Used[i])
+			}
+			if i < len(c.Away.Starts) && n < len(starts) {
+				s, v := c.Away.Starts[i], &starts[n]
+				v.N, v.Tokens, v.Age = v.N+s.N, v.Tokens+s.Tokens, max(v.Age, s.Age)
+			}
+		}
+		c.Used, c.Away.Starts = used, starts
+	}
 }

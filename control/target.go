@@ -12,12 +12,13 @@ import (
 //  2. what classes use within their floors, by rank; of a class that uses more than
 //     its floor over all replicas, each replica's guarantee first, the rest in
 //     equal parts;
-//  3. what waits within a floor, one request at a time, the longest waiting first;
+//  3. what waits within a floor, one request at a time, the longest waiting first of
+//     those that can be in time;
 //  4. loans: what is used beyond floors, which ends by itself or for 2 and 3;
-//  5. what replicas keep of their guarantees though they do not use it: as their
-//     cores hold it, and more where demand presses or nobody knows (see keep). What
-//     their own loans have of it they can call back without anybody else;
-//  6. what waits and has to borrow, by rank, one request at a time for each replica;
+//  5. what replicas keep of floors though they do not use it, as their cores hold it, once
+//     for all that are told of each other, and more where nobody knows (see keep);
+//  6. what waits and has to borrow, by rank, one request at a time for each replica,
+//     also out of what is kept for its own class;
 //     one that has waited for long gets, when somebody's ends, what that one borrows
 //     beyond an equal part;
 //  7. what was wanted of late;
@@ -25,7 +26,8 @@ import (
 //     request that comes finds capacity where it comes.
 //
 // The sum is the target. 1 to 6 is what has to be: only for that is anything taken
-// from a replica at once. The rest moves when there is time.
+// from a replica at once, and only for 1 to 3 what it uses. The rest moves when there is
+// time. What waits only for its core's stall guard, or has just been given room, keeps it.
 //
 // Alternatives: shares by weights alone leave capacity idle at one replica while
 // requests wait at another; handing everything to whoever asks makes every request wait for
@@ -44,8 +46,7 @@ type target struct {
 	now       [][]Amount // grants as they are to be, by account
 	took      []bool     // by life: something idle was taken
 	common    []Amount   // by class: what is kept of it by those who are told of each other
-	keeping   [][]Amount // by class: 5
-	why       [][]string // by class: why so
+	keeping   [][]Amount // by class and engine: 5
 	loan      [][]Amount // by class and engine: what is used beyond floors
 	protected [][]Amount // by class: what of the floor is in use or wanted
 	waits     [][]int    // by class: requests that wait for capacity and have none yet
@@ -62,7 +63,10 @@ type target struct {
 	got       []int64
 	order     []int
 	amounts   []Amount
-	look      Time // when what waits for an end has waited enough, 0 if nothing does
+	rests     []Amount
+	lent      []bool // by class: it uses more than its floor
+	unuseds   bool   // unused is as of this decision
+	look      Time   // when what waits for an end has waited enough, 0 if nothing does
 }
 
 // asking is what a replica wants beyond what it has.
@@ -134,8 +138,8 @@ func (a *Allocator) aim() {
 	t.firm = grown(t.firm, n, m)
 	t.kept, t.loan, t.protected, t.waits = grown(t.kept, n, m), grown(t.loan, n, nk*ne), grown(t.protected, n, nk), grown(t.waits, n, nk)
 	t.cap, t.idle, t.floors, t.left, t.ceiling = zeroed(t.cap, m), zeroed(t.idle, m), zeroed(t.floors, nk), zeroed(t.left, nk), zeroed(t.ceiling, nk)
-	t.bars, t.keeping, t.why = grown(t.bars, n, nk), grown(t.keeping, n, nk), grown(t.why, n, nk)
-	t.common, t.unused = zeroed(t.common, nk), zeroed(t.unused, nk)
+	t.bars, t.keeping = grown(t.bars, n, nk), grown(t.keeping, n, nk*ne)
+	t.common, t.lent, t.unuseds = zeroed(t.common, nk), zeroed(t.lent, nk), false
 	t.asks, t.cut, t.short = zeroed(t.asks, n), zeroed(t.cut, n), zeroed(t.short, n)
 	for i := range t.asks {
 		t.asks[i].class = -1
@@ -173,6 +177,9 @@ func (a *Allocator) aim() {
 				t.waits[i][k] = at.waiting
 			case at.guarded:
 				t.waits[i][k] = 1
+			case at.waiting > 0 && at.gave != 0 && a.now < at.gave+stays:
+				t.waits[i][k] = 1
+				t.lookAt(at.gave + stays)
 			}
 		}
 	}
@@ -197,9 +204,6 @@ func (a *Allocator) aim() {
 	}
 	for i := range t.must {
 		copy(t.want[i], t.must[i])
-		for k := range t.unused {
-			t.unused[k] = plus(t.unused[k], over(part(a.pool.Classes[k].Floor, int64(n), int64(i)), plus(t.protected[i][k], t.keeping[i][k])))
-		}
 	}
 	a.rest()
 }
@@ -214,6 +218,9 @@ func (t *target) take(i, c int, amount, survival Amount) {
 
 // takeFor gives amount of engine e, and of the class's ceiling, to class k of life i.
 func (a *Allocator) takeFor(i, k, e int, amount Amount) {
+	if amount == (Amount{}) {
+		return
+	}
 	t := &a.t
 	t.take(i, e, amount, a.survival(t.lives[i], e))
 	if c := t.ceiling[k]; c >= 0 {
@@ -278,17 +285,30 @@ func (a *Allocator) usedWithin(k int) {
 	t := &a.t
 	floor := t.floors[k]
 	n := int64(len(t.lives))
-	own, rest := make([]Amount, n), make([]Amount, n)
+	t.left[k] = floor
+	var total Amount
+	for _, l := range t.lives {
+		total = plus(total, l.classes[k].total)
+	}
+	if total == (Amount{}) {
+		return
+	}
+	t.amounts, t.rests = zeroed(t.amounts, len(t.lives)), zeroed(t.rests, len(t.lives))
+	own, rest := t.amounts, t.rests
 	left := floor
 	for i, l := range t.lives {
-		at := &l.classes[k]
-		own[i] = least(at.total, part(floor, n, int64(i)))
-		rest[i] = minus(at.total, own[i])
-		left = minus(left, own[i])
+		if at := &l.classes[k]; at.total != (Amount{}) {
+			own[i] = least(at.total, part(floor, n, int64(i)))
+			rest[i] = minus(at.total, own[i])
+			left = minus(left, own[i])
+		}
 	}
 	t.split(rest, over(left, Amount{}))
-	t.left[k] = floor
+	t.lent[k] = !within(total, floor)
 	for i, l := range t.lives {
+		if l.classes[k].total == (Amount{}) {
+			continue
+		}
 		own := plus(own[i], rest[i])
 		t.protected[i][k] = own
 		t.left[k] = over(t.left[k], own)
@@ -348,6 +368,27 @@ func (t *target) waiting(k int) []int {
 	return t.order
 }
 
+// stays is for how long a replica keeps what it was given for a request that still waits
+// and is not short any more. What keeps it from starting may be something that its core
+// has not been told of yet; to take it back at once would have it asked for again.
+const stays = Time(100e6)
+
+// lookAt asks for a decision at a time at the latest.
+func (t *target) lookAt(at Time) {
+	if t.look == 0 || at < t.look {
+		t.look = at
+	}
+}
+
+// gave notes that life i is given capacity for a request of class k.
+func (a *Allocator) gave(i, k int) {
+	t := &a.t
+	t.waits[i][k]--
+	if at := &t.lives[i].classes[k]; at.short {
+		at.gave = a.now
+	}
+}
+
 // ask notes that a replica wants amount more for class k.
 func (t *target) ask(i, k int, amount Amount, urgent bool) {
 	by := t.lives[i].classes[k].patience
@@ -374,7 +415,7 @@ func (a *Allocator) waitsWithin(k int) {
 			}
 			t.left[k] = minus(t.left[k], unit)
 			t.protected[i][k] = plus(t.protected[i][k], unit)
-			t.waits[i][k]--
+			a.gave(i, k)
 			t.ask(i, k, unit, true)
 			again = true
 		}
@@ -408,7 +449,7 @@ func (a *Allocator) keep(k, i int) (Amount, string) {
 	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
 		return over(most(part(c.Floor, n, int64(i)), a.held(k, i)), t.protected[i][k]), "no recent report"
 	case l.told:
-		return most(share(t.common[k], n, int64(i)), over(part(c.Unlent, n, int64(i)), t.protected[i][k])), "as the cores hold it"
+		return share(t.common[k], n, int64(i)), "as the cores hold it"
 	}
 	// Its loans are not in what it holds, nor in what is never lent.
 	return over(a.held(k, i), t.protected[i][k]), "as its core holds it"
@@ -417,6 +458,9 @@ func (a *Allocator) keep(k, i int) (Amount, string) {
 // common is what is kept of class k by those who are told of each other.
 func (a *Allocator) common(k int) (all Amount) {
 	t := &a.t
+	if !slices.ContainsFunc(t.lives, func(l *life) bool { return l.told }) {
+		return all
+	}
 	var used, protected, hold Amount
 	for i, l := range t.lives {
 		used, protected = plus(used, l.classes[k].total), plus(protected, t.protected[i][k])
@@ -434,6 +478,9 @@ func (a *Allocator) common(k int) (all Amount) {
 // little would end one of everybody's.
 func (a *Allocator) lends(k int) {
 	t := &a.t
+	if !t.lent[k] {
+		return
+	}
 	claims := zeroed(t.amounts, len(t.lives))
 	t.amounts = claims
 	for e := range a.pool.Engines {
@@ -446,7 +493,9 @@ func (a *Allocator) lends(k int) {
 		}
 		order := t.order[:0]
 		for i := range t.lives {
-			order = append(order, i)
+			if t.loan[i][k*len(a.pool.Engines)+e] != (Amount{}) {
+				order = append(order, i)
+			}
 		}
 		t.order = order
 		slices.SortStableFunc(order, func(x, y int) int {
@@ -467,8 +516,16 @@ func (a *Allocator) keeps(k int) {
 	t.common[k] = a.common(k)
 	t.amounts = zeroed(t.amounts, len(t.lives))
 	extra := t.amounts
-	for i := range t.lives {
-		extra[i], t.why[i][k] = a.keep(k, i)
+	any := false
+	for i, l := range t.lives {
+		if l.classes[k].hold == (Amount{}) && t.common[k] == (Amount{}) && a.pool.Classes[k].Unlent == (Amount{}) && l.seen && a.now-l.at <= Time(a.cfg.Stale) {
+			continue
+		}
+		extra[i], _ = a.keep(k, i)
+		any = any || extra[i] != (Amount{})
+	}
+	if !any {
+		return
 	}
 	t.split(extra, t.left[k])
 	for i, l := range t.lives {
@@ -489,7 +546,7 @@ func (a *Allocator) keeps(k int) {
 				if c := t.ceiling[k]; c >= 0 {
 					t.kept[i][c] = plus(t.kept[i][c], give)
 				}
-				t.keeping[i][k] = plus(t.keeping[i][k], give)
+				t.keeping[i][k*len(a.pool.Engines)+e] = plus(t.keeping[i][k*len(a.pool.Engines)+e], give)
 				t.left[k] = over(t.left[k], give)
 				extra[i] = minus(extra[i], give)
 			}
@@ -504,10 +561,10 @@ func (a *Allocator) waitsBeyond(k int) {
 		again = false
 		for _, i := range t.waiting(k) {
 			at := &t.lives[i].classes[k]
-			if at.head[0] < 1 || a.place(i, k, at.head) < 0 {
+			if at.head[0] < 1 || a.place(i, k, at.head) < 0 && !a.placeInKept(i, k, at.head) {
 				continue
 			}
-			t.waits[i][k]--
+			a.gave(i, k)
 			t.ask(i, k, at.head, false)
 			again = true
 		}
@@ -521,9 +578,56 @@ func (a *Allocator) waitsBeyond(k int) {
 	}
 }
 
+// placeInKept finds room for a request of class k beyond its floor in what is kept for
+// the class itself: it is beyond on one resource and not on another.
+func (a *Allocator) placeInKept(i, k int, unit Amount) bool {
+	t := &a.t
+	ne := len(a.pool.Engines)
+	if c := t.ceiling[k]; c >= 0 && !within(unit, t.room(i, c)) {
+		return false
+	}
+	for e := range ne {
+		miss := over(unit, most(t.room(i, e), Amount{}))
+		var kept Amount
+		for j := range t.lives {
+			kept = plus(kept, t.keeping[j][k*ne+e])
+		}
+		if !within(miss, kept) {
+			continue
+		}
+		for j := range t.lives {
+			give := least(miss, t.keeping[j][k*ne+e])
+			if give == (Amount{}) {
+				continue
+			}
+			miss = minus(miss, give)
+			t.keeping[j][k*ne+e] = minus(t.keeping[j][k*ne+e], give)
+			t.kept[j][e] = minus(t.kept[j][e], give)
+			if c := t.ceiling[k]; c >= 0 {
+				t.kept[j][c] = minus(t.kept[j][c], give)
+			}
+			a.takeFor(j, k, e, minus(Amount{}, give))
+		}
+		a.takeFor(i, k, e, unit)
+		t.idle[e] = minus(t.idle[e], unit)
+		return true
+	}
+	return false
+}
+
+// keptOf is what life i keeps of class k.
+func (a *Allocator) keptOf(i, k int) (sum Amount) {
+	ne := len(a.pool.Engines)
+	for _, v := range a.t.keeping[i][k*ne : (k+1)*ne] {
+		sum = plus(sum, v)
+	}
+	return sum
+}
+
 // cutFor takes one request's need from whoever borrows most for the same class, if
 // that leaves him no less than life i then has. It comes free when something of his
-// ends.
+// ends. Who waits for something himself is left alone: he would have to end his loans
+// for it.
 func (a *Allocator) cutFor(i, k int, unit Amount) {
 	t := &a.t
 	ne := len(a.pool.Engines)
@@ -536,7 +640,7 @@ func (a *Allocator) cutFor(i, k int, unit Amount) {
 	mine := plus(total(i), unit)
 	donor := -1
 	for j := range t.lives {
-		if n := total(j); j != i && within(mine, minus(n, unit)) && (donor < 0 || n[0] > total(donor)[0]) {
+		if n := total(j); j != i && t.asks[j].class < 0 && within(mine, minus(n, unit)) && (donor < 0 || n[0] > total(donor)[0]) {
 			donor = j
 		}
 	}
@@ -560,7 +664,8 @@ func (a *Allocator) cutFor(i, k int, unit Amount) {
 // rest is 7 and 8.
 func (a *Allocator) rest() {
 	t := &a.t
-	claims := make([]Amount, len(t.lives))
+	t.amounts = zeroed(t.amounts, len(t.lives))
+	claims := t.amounts
 	for c := range a.accounts {
 		left := most(t.cap[c], Amount{})
 		for i, l := range t.lives {

@@ -123,7 +123,8 @@ type Report struct {
 	News    uint64         `json:"news,omitempty"`
 	Engines []EngineReport `json:"engines"`
 	Classes []ClassReport  `json:"classes"`
-	// Residual is for how long at most what it has admitted, or may admit, goes on.
+	// Residual is for how long at most what it has admitted goes on, or did of whatever it
+	// has had.
 	Residual time.Duration `json:"residual_ns"`
 }
 

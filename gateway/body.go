@@ -30,7 +30,7 @@ func (g *Gateway) read(w *response, r *http.Request) ([]byte, *wire.Error) {
 	case err == nil:
 		w.unread = false
 		_ = w.control.SetReadDeadline(time.Time{})
-		if g.forwarder != nil && !w.hopped {
+		if g.forwarder != nil {
 			w.body = body
 		}
 		return body, nil

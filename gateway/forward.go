@@ -97,7 +97,7 @@ type forwarder struct {
 	received  *prometheus.CounterVec
 
 	killed context.Context
-	kill   context.CancelCauseFunc
+	kill   context.CancelFunc
 	mu     sync.Mutex
 	active int
 	drain  bool
@@ -116,7 +116,7 @@ func newForwarder(f Forwarding, replica string, reg prometheus.Registerer) *forw
 			Help: "Requests that say that another replica has sent them, by proof: valid or invalid. Invalid ones are clients that pretend, or replicas whose secrets or clocks differ.",
 		}, []string{"proof"}),
 	}
-	v.killed, v.kill = context.WithCancelCause(context.Background())
+	v.killed, v.kill = context.WithCancel(context.Background())
 	dialer := &net.Dialer{
 		Timeout: f.Connect,
 		// A machine that is gone says nothing; a stream of it would never end.
@@ -438,7 +438,7 @@ func (f *forwarder) finish(ctx context.Context) int {
 	f.mu.Lock()
 	left = f.active
 	f.mu.Unlock()
-	f.kill(errStopped)
+	f.kill()
 	<-f.idle
 	return left
 }

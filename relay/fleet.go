@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,7 +18,12 @@ type fleet struct {
 	holder *control.Holder
 	wants  chan struct{}
 	ok     bool           // the grant was in force when the table was last made
-	taken  admission.Time // when it was taken
+	until  admission.Time // when that is over, as the core was told
+	// beside is what still runs by rows of an earlier configuration on engines that there
+	// are, as of then.
+	beside  admission.Amount
+	longest time.Duration  // residual that was ever reported
+	taken   admission.Time // when it was taken
 	// Samples of each engine, counted.
 	samples []uint64
 	demands admission.Demands
@@ -50,8 +56,8 @@ func (v Provenance) String() string {
 
 // provenanceLocked is by what the core admits now.
 func (p *Pool) provenanceLocked() (v Provenance) {
-	if p.fleet == nil {
-		return v
+	if p.fleet == nil || p.table.Bypass || p.switches[SwitchBypass].On {
+		return v // bypassed, no grant has allowed it
 	}
 	g, _, ok := p.fleet.holder.Grant(p.now())
 	if v.Survival = !ok; ok {
@@ -62,9 +68,42 @@ func (p *Pool) provenanceLocked() (v Provenance) {
 
 // shareOf is what of a table the grant leaves.
 func (p *Pool) shareOf(t *admission.Table) *admission.Table {
-	g, until, ok := p.fleet.holder.Grant(p.now())
-	p.fleet.ok = ok
-	return control.Share(t, g, until, ok)
+	f := p.fleet
+	g, until, ok := f.holder.Grant(p.now())
+	f.ok, f.until = ok, until
+	shared := control.Share(t, g, until, ok)
+	f.beside = admission.Amount{}
+	for i := range shared.Engines {
+		e := &shared.Engines[i]
+		if e.Closed {
+			continue
+		}
+		// What still runs there by an earlier configuration's row is out of its part.
+		left := p.besideLocked(t, e.Name)
+		for r := range left {
+			f.beside[r] += left[r]
+			e.Withheld[r] = min(e.Withheld[r]+left[r], admission.Of(e.Slots, e.KV)[r])
+		}
+	}
+	return shared
+}
+
+// besideLocked is what runs on an engine by rows of an earlier configuration, which are
+// closed and have its name.
+func (p *Pool) besideLocked(t *admission.Table, name string) (left admission.Amount) {
+	if p.core == nil || p.core.shadow != nil || !slices.ContainsFunc(t.Engines, func(e admission.EngineSpec) bool { return e.Closed && e.Name == name }) {
+		return left
+	}
+	var d admission.Demands
+	p.core.decider.(*admission.Core).Demands(&d)
+	for i := range d.Engines {
+		if i < len(t.Engines) && t.Engines[i].Closed && t.Engines[i].Name == name {
+			for r, v := range d.Engines[i].Used {
+				left[r] += v
+			}
+		}
+	}
+	return left
 }
 
 // Leased tells a pool of a fleet that its replica's lease was there, for ttl, when sent
@@ -74,11 +113,14 @@ func (p *Pool) Leased(lease int64, sent time.Time, ttl time.Duration) {
 	defer p.mu.Unlock()
 	f := p.fleet
 	f.holder.Leased(lease, admission.Time(sent.Sub(p.cfg.Start)), ttl)
-	_, until, ok := f.holder.Grant(p.now())
-	if ok == f.ok && ok {
-		p.allLocked(&admission.Event{Kind: admission.Renew, Until: until})
-	} else if ok != f.ok {
+	switch _, until, ok := f.holder.Grant(p.now()); {
+	case ok != f.ok, ok && p.now() >= f.until:
+		// Also where it ran out for want of news and is in force again: the core has given
+		// it up.
 		p.shareLocked()
+	case ok:
+		f.until = until
+		p.allLocked(&admission.Event{Kind: admission.Renew, Until: until})
 	}
 }
 
@@ -131,6 +173,19 @@ func (p *Pool) Report() *control.Report {
 		return nil
 	}
 	now := p.now()
+	if f.beside != (admission.Amount{}) {
+		var now admission.Amount
+		for i := range p.table.Engines {
+			if e := &p.table.Engines[i]; !e.Closed {
+				for r, v := range p.besideLocked(p.table, e.Name) {
+					now[r] += v
+				}
+			}
+		}
+		if now != f.beside {
+			p.shareLocked()
+		}
+	}
 	// What is due by the time is done before anything is said.
 	p.stepLocked(p.core, &admission.Event{Kind: admission.Tick})
 	core := p.core.decider.(*admission.Core)
@@ -163,6 +218,9 @@ func (p *Pool) Report() *control.Report {
 		}
 		e.GaugeSeq, e.GaugeAge = f.samples[i], time.Since(o.Asked)
 	}
+	f.longest = max(f.longest, r.Residual)
+	r.Residual = f.longest
+	r.Fold()
 	return r
 }
 

@@ -48,23 +48,21 @@ const (
 // Spreads are all there are.
 func Spreads() []Spread { return []Spread{RoundRobin, BySession, ByClass} }
 
-// Validate reports what can't be.
-func (f *Fleet) Validate() error {
-	var all []error
+// Validate reports every value that is out of range, by the name of its flag.
+func (f *Fleet) Validate(bad func(path string, value any, allowed string)) {
 	if f.Replicas < 1 || f.Replicas > maxFleet {
-		all = append(all, fmt.Errorf("replicas is %d: allowed is 1 to %d", f.Replicas, maxFleet))
+		bad("replicas", f.Replicas, fmt.Sprintf("1 to %d", maxFleet))
 	}
 	if f.Delay < 0 || f.Delay > time.Minute {
-		all = append(all, fmt.Errorf("control delay is %v: allowed is 0s to 1m", f.Delay))
+		bad("control-delay", f.Delay, "0s to 1m")
 	}
 	if !slices.Contains(Spreads(), f.Spread) {
 		var names []string
 		for _, s := range Spreads() {
 			names = append(names, string(s))
 		}
-		all = append(all, fmt.Errorf("spread is %q: allowed are %s", f.Spread, strings.Join(names, ", ")))
+		bad("spread", f.Spread, strings.Join(names, ", "))
 	}
-	return errors.Join(all...)
 }
 
 const maxFleet = 64
@@ -118,11 +116,14 @@ const lease = time.Duration(1 << 60)
 // found starts the fleet. It has shared the engine before the trace begins.
 func (r *runner) found(requests []trace.Entry) error {
 	f := &fleet{Fleet: *r.arm.Fleet}
-	if err := f.Validate(); err != nil {
-		return err
+	var all []error
+	f.Validate(func(path string, value any, allowed string) {
+		all = append(all, fmt.Errorf("%s is %v: allowed is %s", path, value, allowed))
+	})
+	if len(all) > 0 {
+		return errors.Join(all...)
 	}
 	pool := control.PoolOf(r.arm.Name, r.arm.Table, f.Replicas)
-	var all []error
 	pool.Validate(func(path string, value any, allowed string) {
 		all = append(all, fmt.Errorf("between %d replicas %s is %v: allowed is %s", f.Replicas, path, value, allowed))
 	})

@@ -84,7 +84,8 @@ func (s *Source) load() (*trace.Trace, error) {
 type Report struct {
 	Profile  string      `json:"profile"` // several are joined by commas
 	Speed    float64     `json:"speed"`
-	Seeds    []uint32    `json:"seeds"` // of the traces, in their order; 0 for a recorded log
+	Replicas int         `json:"replicas,omitempty"` // gateways of the arms with admission, where there are several
+	Seeds    []uint32    `json:"seeds"`              // of the traces, in their order; 0 for a recorded log
 	Skipped  int         `json:"skipped,omitempty"`
 	LeftOut  int         `json:"left_out,omitempty"` // requests that the recorded service had failed
 	Arms     []ArmReport `json:"arms"`
@@ -92,6 +93,7 @@ type Report struct {
 
 	maxModelLen int
 	files       bool
+	fleet       *Fleet
 }
 
 // ArmReport is one arm's sum over all traces, and each trace's.
@@ -253,7 +255,10 @@ func (p *Plan) report(scores [][]SeedScore, leftOut []int) *Report {
 		}
 	}
 	of := func(profiles []string) *Report {
-		rep := &Report{Profile: strings.Join(profiles, ","), Speed: p.Engine.Speed, maxModelLen: p.Engine.MaxModelLen}
+		rep := &Report{Profile: strings.Join(profiles, ","), Speed: p.Engine.Speed, maxModelLen: p.Engine.MaxModelLen, fleet: p.Fleet}
+		if p.Fleet != nil {
+			rep.Replicas = p.Fleet.Replicas
+		}
 		for i := range p.Traces {
 			if s := &p.Traces[i]; slices.Contains(profiles, s.Profile) {
 				rep.Seeds = append(rep.Seeds, s.Seed)
@@ -306,6 +311,9 @@ func (rep *Report) WriteTable(w io.Writer) error {
 		what = "traces"
 	}
 	fmt.Fprintf(w, "%s, %d %s, speed %g\n", rep.Profile, len(rep.Seeds), what, rep.Speed)
+	if f := rep.fleet; f != nil {
+		fmt.Fprintf(w, "arms with admission: %d gateways, requests spread by %s, %v from one to the next\n", f.Replicas, f.Spread, f.Delay)
+	}
 	if rep.Skipped > 0 {
 		fmt.Fprintf(w, "requests skipped, whose prompts leave no room for output in the engine's %d tokens: %d\n", rep.maxModelLen, rep.Skipped)
 	}

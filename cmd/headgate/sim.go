@@ -27,6 +27,7 @@ func simCommand() *cobra.Command {
 	var in simTraces
 	var engine simEngine
 	var plan sim.Plan
+	fleet := sim.Fleet{Replicas: 1, Spread: sim.RoundRobin, Delay: sim.DefaultDelay}
 	cmd := &cobra.Command{
 		Use: "sim", Short: "Compare policies on a trace in virtual time", Args: cobra.NoArgs,
 		Long: `Run traces through several arms in virtual time: the gateway's own admission,
@@ -35,6 +36,10 @@ and a model of the engine. The same input gives the same output.
 The traces are drawn (--profile, --seeds), read from a directory (--traces), or
 recorded logs, one of a class (--interactive, --batch). Requests whose prompts
 the engine's --max-model-len does not take are skipped and counted.
+
+With --replicas the arms with admission have so many gateways in front of the one
+engine, which share it under grants. Its other two flags say which gateway a request
+comes to, and how late these hear of each other.
 
 The arm headgate runs the default policy, or the one in a --policy file. "headgate
 sim policy" prints the default as such a file.`,
@@ -46,6 +51,18 @@ sim policy" prints the default as such a file.`,
 			var err error
 			if plan.Engine, err = engine.config(given); err != nil {
 				return err
+			}
+			var wrong []error
+			fleet.Validate(func(path string, value any, allowed string) {
+				wrong = append(wrong, fmt.Errorf("--%s is %v: allowed are %s", path, value, allowed))
+			})
+			if len(wrong) > 0 {
+				return errors.Join(wrong...)
+			}
+			if fleet.Replicas > 1 {
+				plan.Fleet = &fleet
+			} else if given("control-delay") || given("spread") {
+				return errors.New("--control-delay and --spread are of a fleet: allowed with --replicas 2 or more")
 			}
 			if !given("arms") {
 				plan.Arms = sim.ArmsFor(plan.Engine)
@@ -80,6 +97,9 @@ sim policy" prints the default as such a file.`,
 	engine.flags(f)
 	f.StringSliceVar(&plan.Arms, "arms", nil, "arms to compare: "+strings.Join(sim.ArmNames(), ", ")+" (default all that the engine can run)")
 	f.StringVar(&policyFile, "policy", "", "file with the policy of arm headgate: a pool's classes, stall_share and reclaims_per_second")
+	f.IntVar(&fleet.Replicas, "replicas", fleet.Replicas, "gateways in front of the engine")
+	f.DurationVar(&fleet.Delay, "control-delay", fleet.Delay, "how long what one part of a fleet says takes to the next, a write and a watch of the store")
+	f.StringVar((*string)(&fleet.Spread), "spread", string(fleet.Spread), "which gateway a request comes to: round-robin, session or class")
 	f.StringVar(&output, "output", "table", "table or json")
 	f.StringVar(&requestsOut, "requests-out", "", "write every request's record to this file, one JSON object a line")
 	cmd.AddCommand(&cobra.Command{

@@ -67,6 +67,7 @@ type member struct {
 	last *control.Report
 	sent time.Time
 	seq  uint64
+	took bool // the grant that is held was taken; the agent's mu
 	// echo: a sample taken since the last grant is wanted.
 	mu   sync.Mutex
 	echo bool
@@ -198,6 +199,10 @@ func (a *Agent) renew(l *life, r store.Renewal) {
 		} else {
 			m.Leased(l.lease, r.Sent, r.TTL)
 		}
+		if g := a.held[m.Name()]; g != nil && !m.took {
+			// It came before the lease was known, or while it seemed to be over.
+			a.takeLocked(m, g)
+		}
 	}
 }
 
@@ -213,6 +218,7 @@ func (a *Agent) take(g *control.Grant) {
 	defer a.mu.Unlock()
 	a.held[g.Pool] = g
 	if m := a.pools[g.Pool]; m != nil {
+		m.took = false
 		a.takeLocked(m, g)
 	}
 }
@@ -223,6 +229,7 @@ func (a *Agent) takeLocked(m *member, g *control.Grant) {
 		a.cfg.Log.Debug("a grant does not count", "pool", g.Pool, "err", err)
 		return
 	}
+	m.took = true
 	a.cfg.Metrics.took(g)
 	m.mu.Lock()
 	m.echo = g.Echo

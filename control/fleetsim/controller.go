@@ -129,6 +129,8 @@ func (c *controller) list() {
 				for _, g := range grants {
 					c.step(&control.Event{Kind: control.Load, Grant: g})
 				}
+				// It may have been changed since the term began.
+				c.configure(c.pool)
 			}
 			c.all(members)
 			for _, r := range reports {
@@ -236,6 +238,14 @@ func (c *controller) step(ev *control.Event) {
 		case control.Remove:
 			c.log("forgets %s/%s", e.ID.Replica, e.ID.Boot)
 			c.put(e.ID, nil)
+		case control.Tell:
+			if c.w.p.news {
+				epoch, n := c.epoch, e.News
+				c.call(func() func() {
+					c.w.store.tell(epoch, n)
+					return nil
+				})
+			}
 		case control.Note:
 			c.w.stats.Handoffs[e.Handoff.Stage]++
 		}

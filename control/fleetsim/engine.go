@@ -23,10 +23,11 @@ type job struct {
 	engine int
 	amount control.Amount
 	lasts  Time
-	there  bool // in the engine
-	over   bool // really
-	freed  bool // for its core
-	silent bool // the engine will not say when it is over
+	limit  int32 // tokens
+	there  bool  // in the engine
+	over   bool  // really
+	freed  bool  // for its core
+	silent bool  // the engine will not say when it is over
 }
 
 func plus(a, b control.Amount) control.Amount  { return control.Amount{a[0] + b[0], a[1] + b[1]} }
@@ -44,6 +45,15 @@ func (e *engine) arrive(j *job) {
 	j.there = true
 	e.used = plus(e.used, j.amount)
 	e.w.stats.Dispatched++
+	// So few tokens that a core learns no pace from them: it is to believe that a
+	// request may last.
+	for n := range min(j.limit, 4) {
+		e.w.at(e.w.now+j.lasts*Time(2*n+1)/9, nil, func() {
+			if r := j.life.r; !j.over && j.life.alive {
+				e.w.at(e.w.now+e.w.near(), &r.part, func() { r.tokens(j, n+1) })
+			}
+		})
+	}
 	e.w.at(e.w.now+j.lasts, nil, func() { e.end(j, true) })
 }
 

@@ -169,8 +169,7 @@ func (w *world) crashController(c *controller) {
 	w.at(w.now+w.between(10*ms, 2*w.p.ttl), &c.part, c.start)
 }
 
-// reconfigure is an operator's change of the floors; each controller has it when it
-// has it.
+// reconfigure is an operator's change of the floors; each part has it when it has it.
 func (w *world) reconfigure() {
 	p := *w.p.pool
 	p.Classes = slices.Clone(p.Classes)
@@ -194,7 +193,18 @@ func (w *world) reconfigure() {
 	}
 	w.stats.Faults[Reconfigured]++
 	w.log(nil, "the pool is configured anew: %+v", p.Classes)
-	w.p.pool = &p
+	base := *w.p.base
+	base.Rev++
+	base.Classes = slices.Clone(base.Classes)
+	for k := range base.Classes {
+		base.Classes[k].Floor, base.Classes[k].Unlent = p.Classes[k].Floor, p.Classes[k].Unlent
+	}
+	w.p.pool, w.p.base = &p, &base
+	for _, r := range w.replicas {
+		if r.up {
+			w.at(w.now+w.between(0, 3*sec), &r.part, func() { r.configure(&base) })
+		}
+	}
 	for _, c := range w.controllers {
 		if c.up {
 			w.at(w.now+w.between(0, 3*sec), &c.part, func() { c.configure(&p) })

@@ -59,7 +59,7 @@ type params struct {
 func newParams(seed uint64, rng *rand.Rand) *params {
 	pick := func(from ...int64) int64 { return from[rng.IntN(len(from))] }
 	p := &params{
-		seed: seed, replicas: int(pick(2, 2, 3, 3, 3, 4, 4, 5, 6, 8, 12, 16)), controllers: int(pick(1, 2, 2, 3)),
+		seed: seed, replicas: int(pick(2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8, 12, 16)), controllers: int(pick(1, 2, 2, 3)),
 		ttl: Time(pick(2000, 3000, 5000, 6000)) * ms, drift: []float64{0.01, 0.05, 0.1}[rng.IntN(3)],
 		heedful: rng.IntN(2) == 0, partings: rng.IntN(2) == 0, foreign: rng.IntN(10) == 0,
 		drop: []float64{0, 0.01, 0.05, 0.2}[rng.IntN(4)], dup: []float64{0.01, 0.05, 0.2}[rng.IntN(3)],
@@ -114,7 +114,7 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 	if rng.IntN(2) == 0 {
 		p.judge.Residual = p.longest
 	} else {
-		p.long = 0.5
+		p.judge.Residual, p.long = 5*time.Second, 0.5
 	}
 	if rng.IntN(2) == 0 {
 		p.judge.Rebalance = 500 * time.Millisecond
@@ -166,10 +166,31 @@ func (v *Violation) String() string {
 	return fmt.Sprintf("seed %d, step %d, at %.6f s, check %d: %s", v.Seed, v.Step, float64(v.At)/1e9, v.Check, v.What)
 }
 
-// Run is one history. logf, if it is not nil, is told everything.
-func Run(seed uint64, logf func(format string, args ...any)) (Stats, *Violation) {
+// Options of a history.
+type Options struct {
+	// Log, if it is not nil, is told everything that happens.
+	Log func(format string, args ...any)
+	// News: cores are told of each other (control.News). It is for histories that ask
+	// what that changes; agents do not do it.
+	News bool
+}
+
+// Run is one history.
+func Run(seed uint64, o Options) (Stats, *Violation) {
+	w := start(seed, o)
+	w.demand()
+	w.fault()
+	w.run(sec + w.p.faulty)
+	w.recover()
+	w.stats.Histories = 1
+	w.stats.Seconds = float64(w.now-sec) / 1e9
+	return w.stats, w.bad
+}
+
+// start makes a world in which everybody is about to start.
+func start(seed uint64, o Options) *world {
 	rng := rand.New(rand.NewPCG(seed, 0x9E3779B97F4A7C15))
-	w := &world{rng: rng, now: sec, logf: logf, forgotten: map[control.ID]bool{}}
+	w := &world{rng: rng, now: sec, logf: o.Log, news: o.News, forgotten: map[control.ID]bool{}}
 	w.stats = newStats()
 	w.p = newParams(seed, rng)
 	w.store = &store{}
@@ -192,13 +213,7 @@ func Run(seed uint64, logf func(format string, args ...any)) (Stats, *Violation)
 		}
 		w.at(w.now+late, &r.part, r.start)
 	}
-	w.demand()
-	w.fault()
-	w.run(sec + w.p.faulty)
-	w.recover()
-	w.stats.Histories = 1
-	w.stats.Seconds = float64(w.now-sec) / 1e9
-	return w.stats, w.bad
+	return w
 }
 
 func (p *params) String() string {

@@ -19,7 +19,7 @@ func (w *world) calmLoad() Time {
 // and the longest residual time, by clocks that are slow, and what messages and decisions
 // take.
 func (w *world) patience() Time {
-	return Time(float64(w.p.ttl+Time(max(w.p.longest, w.p.judge.Residual)))/(1-w.p.drift)) + 4*sec
+	return Time(float64(w.p.ttl+Time(max(w.p.longest, w.p.judge.Residual)))/(1-w.p.drift)) + 8*sec
 }
 
 // recover ends the faults and looks whether everything comes back: 5 and 6.

@@ -18,10 +18,12 @@ type replica struct {
 	life   *life
 	holder *control.Holder
 	core   *admission.Core
+	base   *admission.Table // as it is configured
 	feed   watch
 
 	newest *control.Grant // that was heard of, taken or not
-	ok     bool           // the grant was in force when the table was made
+	epoch  uint64         // of the last news of the others
+	news   uint64         // their number
 	tookAt Time           // when it was taken, by its own clock
 	tries  int            // of joining; 0 once joined
 	seq    uint64
@@ -50,7 +52,8 @@ const running = Time(-1)
 
 type gauge struct {
 	seq   uint64
-	asked Time // by its own clock
+	asked Time // by its own clock, like came
+	came  Time
 	used  control.Amount
 }
 
@@ -71,8 +74,9 @@ func (r *replica) start() {
 	r.life = w.born(r)
 	r.holder = control.NewHolder(w.p.pool.Name, r.id, w.p.drift)
 	r.feed = watch{gen: 1, restart: r.relist}
-	r.newest, r.ok, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.armed = nil, false, 0, 0, 0, 0, false, 0
-	r.core = admission.New(control.Share(w.p.base, nil, 0, false), slotsOfCore)
+	r.newest, r.epoch, r.news, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.armed = nil, 0, 0, 0, 0, 0, 0, false, 0
+	r.base = w.p.base
+	r.core = admission.New(control.Share(r.base, nil, 0, false), slotsOfCore)
 	r.gauges = make([]gauge, len(w.engines))
 	r.free, r.gens, r.requests, r.jobs = r.free[:0], make([]uint32, slotsOfCore), nil, nil
 	for i := range uint32(slotsOfCore) {
@@ -203,7 +207,13 @@ func (r *replica) offered(g *control.Grant) {
 // share brings the core's table up to the grant.
 func (r *replica) share() {
 	g, until, ok := r.holder.Grant(r.clock())
-	r.step(&admission.Event{Kind: admission.Apply, Table: control.Share(r.w.p.base, g, until, ok)})
+	r.step(&admission.Event{Kind: admission.Apply, Table: control.Share(r.base, g, until, ok)})
+}
+
+// configure takes over what an operator changed.
+func (r *replica) configure(t *admission.Table) {
+	r.base = t
+	r.share()
 }
 
 // beat reports now and then.
@@ -232,9 +242,14 @@ func (r *replica) tell() {
 	now := r.clock()
 	r.sent = now
 	r.step(&admission.Event{Kind: admission.Tick}) // what is due is done before anything is said
+	r.demands.Samples = r.demands.Samples[:0]
+	for i := range r.gauges {
+		r.demands.Samples = append(r.demands.Samples, struct{ Asked, Came Time }{r.gauges[i].asked, r.gauges[i].came})
+	}
 	r.core.Demands(&r.demands)
 	rep := &control.Report{Pool: w.p.pool.Name, ID: r.id}
-	rep.Fill(w.p.base, &r.demands)
+	rep.Fill(r.base, &r.demands)
+	rep.News = r.news
 	// What it may admit before it is heard again lasts as long as the longest.
 	rep.Residual = max(rep.Residual, w.p.longest)
 	if rep.Lease, _ = r.holder.Lease(); rep.Lease == 0 {
@@ -249,6 +264,7 @@ func (r *replica) tell() {
 		if v := &r.gauges[i]; v.seq > 0 {
 			e := &rep.Engines[i]
 			e.Gauge, e.Others = v.used, v.used
+			e.Others[0] = max(0, e.Others[0]-r.demands.Engines[i].Steady)
 			e.GaugeSeq, e.GaugeAge = v.seq, time.Duration(r.clock()-v.asked)
 		}
 	}
@@ -279,7 +295,7 @@ func (r *replica) sample() {
 			used := plus(e.used, e.foreign)
 			w.atLife(w.now+w.near(), &r.part, inc, func() {
 				if v := &r.gauges[i]; asked > v.asked {
-					*v = gauge{seq: v.seq + 1, asked: asked, used: used}
+					*v = gauge{seq: v.seq + 1, asked: asked, came: r.clock(), used: used}
 				}
 			})
 		})
@@ -361,6 +377,7 @@ func (r *replica) admit(e *admission.Effect) {
 	q.since, q.owed = running, 0
 	j := &job{life: r.life, id: e.ID, hold: e.Hold, class: q.class, engine: int(e.Engine), amount: control.Amount{q.need[0], e.Tokens}}
 	// It is over before its replica, and then a leader, may believe that it is.
+	j.limit = int32(e.Limit)
 	longest := max(Time(e.Limit)*100*ms, 5*sec)
 	j.lasts = w.between(50*ms, 2*sec)
 	if w.chance(0.15) {
@@ -413,6 +430,23 @@ func (r *replica) ended(j *job, why admission.Cause) {
 	r.freed(j.hold)
 	r.step(&ev)
 	r.w.log(&r.part, "hears that %x is over", uint64(j.id))
+}
+
+// tokens come of a job that goes on.
+func (r *replica) tokens(j *job, n int32) {
+	if !j.freed && slices.Contains(r.jobs, j) {
+		r.step(&admission.Event{Kind: admission.Progress, Hold: j.hold, Out: n})
+	}
+}
+
+// told is what others do, as the leader tells it.
+func (r *replica) told(n *control.News) {
+	if n.Epoch < r.epoch || n.Epoch == r.epoch && n.Seq <= r.news {
+		return
+	}
+	r.epoch, r.news = n.Epoch, n.Seq
+	r.w.stats.News++
+	r.step(&admission.Event{Kind: admission.Told, Elsewhere: n.Elsewhere(r.base, r.id, r.clock())})
 }
 
 // broken: the attempt is over, and whether the engine has ended it is not known.

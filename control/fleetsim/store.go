@@ -224,6 +224,16 @@ func (s *store) write(epoch uint64, g *control.Grant) (ok bool) {
 	return true
 }
 
+// tell sends what the leader tells all, if the term is not over.
+func (s *store) tell(epoch uint64, n *control.News) {
+	if s.fenced(epoch) {
+		return
+	}
+	for _, r := range s.w.replicas {
+		s.w.tell(&r.part, &r.feed, true, func() { r.told(n) })
+	}
+}
+
 // remove forgets a life that is over, whose last grant had rev, if the term is not.
 func (s *store) remove(epoch uint64, id control.ID, rev uint64) (ok bool) {
 	if s.fenced(epoch) {
