@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -57,8 +56,10 @@ func TestOwnLimits(t *testing.T) {
 					if got := a.header.Get(headerObjective); a.status != 200 || got != c.want {
 						t.Errorf("%d, objective %q, want %q: %s", a.status, got, c.want, a.body)
 					}
-					if strings.Contains(strings.ToLower(fmt.Sprint(call.Header)), "slo") {
-						t.Errorf("the engine got %v", call.Header)
+					for name := range call.Header { // a value may be a random id
+						if strings.Contains(strings.ToLower(name), "slo") {
+							t.Errorf("the engine got %v", call.Header)
+						}
 					}
 					r.quiet()
 				})

@@ -196,7 +196,7 @@ func start(t *testing.T, ctx context.Context, names ...string) *fleet {
 		tasks.Go(func() { a.Run(ctx) })
 	}
 	l := agent.NewLeader(agent.LeaderConfig{
-		Store: f.mem.Dial(), Who: "leader", TTL: ttl, Timeout: time.Second, Log: log,
+		Store: f.mem.Dial(), Who: "leader", TTL: ttl, Timeout: time.Second, Log: log, Judge: control.Config{Residual: 5 * time.Second},
 		Pools: []control.Pool{{
 			Name: "main", Replicas: 4, Engines: []control.Engine{{Name: "e", Total: admission.Of(slots, kv)}},
 			Classes: []control.Class{{Name: "interactive", Floor: admission.Of(3, 3000)}, {Name: "batch"}},
