@@ -24,7 +24,7 @@ func BenchmarkAllocate(b *testing.B) {
 		for i := range replicas {
 			id := ID{Replica: fmt.Sprint("r", i), Boot: "1"}
 			a.Step(0, &Event{Kind: Join, Member: Member{ID: id, Lease: int64(i + 1)}}, nil)
-			r := &Report{Pool: pool.Name, ID: id, Lease: int64(i + 1), Residual: 10 * time.Second}
+			r := &Report{Pool: pool.Name, ID: id, Lease: int64(i + 1), News: 1, Residual: 10 * time.Second}
 			r.Engines = []EngineReport{{Engine: "engine", Gauge: Amount{-1, -1}, Others: Amount{-1, -1}, Speed: admission.Speed{Prefills: []admission.Prefill{{Tokens: 1600, Took: 1e9}}}}}
 			for k := range classes {
 				c := ClassReport{Class: fmt.Sprint("class", k), Used: []Amount{{}}, Away: Away{Offered: uint64(i), Pending: -1, Pressed: -1, Starting: -1}}

@@ -437,22 +437,61 @@ func (a *Allocator) held(k, i int) Amount {
 // It is what its core holds, which goes by how soon the class is expected back, by what
 // it had of late, and by whether its demand has fitted. A core that is told of the others
 // says so of all of them, less what they use: that is kept once, in equal parts, and it
-// finds it anywhere. Of one that is not, it is its own. Of a replica that has
-// not been heard of for long nobody knows what it wants, so that its part is kept whole.
+// finds it anywhere. Of a replica that has not been heard of for long nobody knows what
+// it wants, so that its part is kept whole.
 func (a *Allocator) keep(k, i int) (Amount, string) {
 	t, c := &a.t, &a.pool.Classes[k]
 	l, n := t.lives[i], int64(len(t.lives))
 	at := &l.classes[k]
+	has := t.protected[i][k]
 	switch {
 	case c.Windowed:
-		return over(at.hold, t.protected[i][k]), "owed over a window"
+		return over(at.hold, has), "owed over a window"
 	case !l.seen || a.now-l.at > Time(a.cfg.Stale):
-		return over(most(part(c.Floor, n, int64(i)), a.held(k, i)), t.protected[i][k]), "no recent report"
+		at.slack = never
+		return over(most(part(c.Floor, n, int64(i)), a.held(k, i)), has), "no recent report"
 	case l.told:
 		return share(t.common[k], n, int64(i)), "as the cores hold it"
 	}
-	// Its loans are not in what it holds, nor in what is never lent.
-	return over(a.held(k, i), t.protected[i][k]), "as its core holds it"
+	keep, why := a.keepAlone(k, i)
+	var loans Amount
+	for _, v := range t.loan[i] {
+		loans = plus(loans, v)
+	}
+	// Its loans are in what it keeps, since it calls them back by itself, but not in what
+	// its core holds, nor in what is never lent.
+	return most(over(over(keep, has), loans), over(a.held(k, i), has)), why
+}
+
+// keepAlone is what life i, whose core is not told of the others, keeps of its part of
+// class k's floor, used or not. Of an active class only a part of what it has had to
+// spare for a while is lent, and nothing any more with the first request that waits or is
+// refused.
+func (a *Allocator) keepAlone(k, i int) (Amount, string) {
+	at := &a.t.lives[i].classes[k]
+	whole := part(a.pool.Classes[k].Floor, int64(len(a.t.lives)), int64(i))
+	base := a.held(k, i)
+	spare := over(whole, most(base, at.total))
+	switch {
+	case at.pressed:
+		at.slack = never
+		return most(whole, base), "demand presses"
+	case spare == (Amount{}):
+		at.slack = never
+		return base, "as its core holds it"
+	case !at.active:
+		return base, "idle, as its core holds it"
+	}
+	if at.slack == never {
+		at.slack = a.now
+	}
+	if a.now-at.slack < Time(a.cfg.Sustain) {
+		return most(whole, base), "in use, its slack is not sustained yet"
+	}
+	for r := range spare {
+		spare[r] = int64(float64(spare[r]) * a.cfg.LendCap)
+	}
+	return most(base, minus(whole, spare)), "in use, a part of its slack is lent"
 }
 
 // common is what is kept of class k by those who are told of each other.
@@ -518,7 +557,7 @@ func (a *Allocator) keeps(k int) {
 	extra := t.amounts
 	any := false
 	for i, l := range t.lives {
-		if l.classes[k].hold == (Amount{}) && t.common[k] == (Amount{}) && a.pool.Classes[k].Unlent == (Amount{}) && l.seen && a.now-l.at <= Time(a.cfg.Stale) {
+		if at := &l.classes[k]; at.hold == (Amount{}) && (l.told || !at.active && !at.pressed) && t.common[k] == (Amount{}) && a.pool.Classes[k].Unlent == (Amount{}) && l.seen && a.now-l.at <= Time(a.cfg.Stale) {
 			continue
 		}
 		extra[i], _ = a.keep(k, i)
