@@ -14,9 +14,9 @@ PACKAGES = $(shell go list ./... | grep -vE '^headgate/e2e$$')
 WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}} {{range .XTestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
 WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
-SHELLS = ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/...
+SHELLS = ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
-.PHONY: run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale soak clean
+.PHONY: run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale fleet-sim fleet-sim-mutants soak clean
 
 run: build
 	./bin/headgate serve --demo
@@ -85,6 +85,16 @@ bench-overhead: build
 bench-scale: build
 	go build -o bin/overhead ./gateway/overhead
 	./bin/overhead scale -output bin/scale.json
+
+# Fleets in virtual time. HISTORY=n runs one of them, with everything that happens.
+SEEDS ?= 2000
+fleet-sim:
+	go build -o bin/fleetsim ./control/fleetsim/run
+	./bin/fleetsim $(if $(HISTORY),-seed $(HISTORY) -v,-seeds $(SEEDS))
+
+# Faults planted in the source, one at a time; each has to be found.
+fleet-sim-mutants:
+	go run ./control/fleetsim/mutants
 
 soak: setup
 	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=20000 | $(TESTLOG)

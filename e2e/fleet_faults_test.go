@@ -256,10 +256,8 @@ func TestFleetFaults(t *testing.T) {
 	defer stop()
 	f.watch(ctx)
 	for _, g := range f.gates {
-		for range 2 {
-			f.load(ctx, g, "interactive", 20, &g.done)
-		}
-		for range 3 {
+		f.load(ctx, g, "interactive", 20, &g.done)
+		for range 4 {
 			f.load(ctx, g, "batch", 200, &g.batches)
 		}
 	}

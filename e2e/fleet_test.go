@@ -107,9 +107,10 @@ func TestFleet(t *testing.T) {
 	}
 	asking, leave := context.WithCancel(t.Context())
 	defer leave()
-	for range 2 {
-		defer interactive(asking, 2000).close()
-	}
+	defer interactive(asking, 2000).close()
+	// Before a's adapter knows of it, it can't be told from a batch request that does not end.
+	a.AwaitSamples(4)
+	defer interactive(asking, 2000).close()
 	a.AwaitPool("two are left of batch", used(2))
 	b.AwaitPool("two run at b", func(s *admission.Snapshot) bool { return class(s, "interactive").Used.Slots == 2 })
 	headgate.AwaitGrants(t, b.Admin, "the handoff to b is committed", func(v *gateway.GrantsView) bool {

@@ -280,22 +280,30 @@ func TestCutReplica(t *testing.T) {
 		f.check(t, []int{0, 4}, []int{0, 0})
 		time.Sleep(ttl)
 		// b's lease is over. What it runs goes on and stays reserved; nothing more starts.
-		for h := range b.runs {
-			b.end(h, admission.CauseFinished)
-		}
+		b.endAll()
 		b.offer(1)
 		time.Sleep(time.Second)
 		f.check(t, []int{0, 0}, []int{0, 0})
 		time.Sleep(12 * time.Second)
 		f.check(t, []int{0, 0}, []int{4, 0})
 		f.links[1].Heal()
-		for range 2 {
-			for h := range a.runs {
-				a.end(h, admission.CauseFinished)
-				break
-			}
-		}
+		a.endSome(2)
 		time.Sleep(10 * time.Second)
 		f.check(t, []int{0, 2}, []int{2, 0})
 	})
+}
+
+// endSome finishes so many requests.
+func (p *pool) endSome(n int) {
+	p.mu.Lock()
+	var holds []admission.Hold
+	for h := range p.runs {
+		if len(holds) < n {
+			holds = append(holds, h)
+		}
+	}
+	p.mu.Unlock()
+	for _, h := range holds {
+		p.end(h, admission.CauseFinished)
+	}
 }

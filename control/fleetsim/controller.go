@@ -239,7 +239,7 @@ func (c *controller) step(ev *control.Event) {
 			c.log("forgets %s/%s", e.ID.Replica, e.ID.Boot)
 			c.put(e.ID, nil)
 		case control.Tell:
-			if c.w.p.news {
+			if c.w.news {
 				epoch, n := c.epoch, e.News
 				c.call(func() func() {
 					c.w.store.tell(epoch, n)

@@ -202,12 +202,12 @@ func (w *world) reconfigure() {
 	w.p.pool, w.p.base = &p, &base
 	for _, r := range w.replicas {
 		if r.up {
-			w.at(w.now+w.between(0, 3*sec), &r.part, func() { r.configure(&base) })
+			w.at(w.now+w.between(0, 3*sec), &r.part, func() { r.configure(w.p.base) })
 		}
 	}
 	for _, c := range w.controllers {
 		if c.up {
-			w.at(w.now+w.between(0, 3*sec), &c.part, func() { c.configure(&p) })
+			w.at(w.now+w.between(0, 3*sec), &c.part, func() { c.configure(w.p.pool) })
 		}
 	}
 }
@@ -224,7 +224,11 @@ func (w *world) forgetOne() {
 			}
 			w.stats.Faults[Forgotten]++
 			w.log(&c.part, "is told to forget %s", r.name)
-			w.forgotten[r.id] = true
+			for _, l := range w.lives {
+				if l.id.Replica == r.name {
+					w.forgotten[l.id] = true
+				}
+			}
 			c.step(&control.Event{Kind: control.Forget, Member: control.Member{ID: control.ID{Replica: r.name}}})
 			return
 		}

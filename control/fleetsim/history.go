@@ -46,6 +46,7 @@ type params struct {
 	// The networks, each a probability for a message.
 	drop, dup, slow, breaks, coalesce, lag float64
 
+	sample  Time          // between two samples of an engine, on average
 	faulty  Time          // for how long there are faults
 	every   Time          // one, on average
 	longest time.Duration // residual time of a request
@@ -64,7 +65,7 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 		heedful: rng.IntN(2) == 0, partings: rng.IntN(2) == 0, foreign: rng.IntN(10) == 0,
 		drop: []float64{0, 0.01, 0.05, 0.2}[rng.IntN(4)], dup: []float64{0.01, 0.05, 0.2}[rng.IntN(3)],
 		slow: []float64{0.005, 0.02, 0.08}[rng.IntN(3)], breaks: []float64{0.001, 0.01, 0.03}[rng.IntN(3)], coalesce: []float64{0, 0.3, 0.8}[rng.IntN(3)],
-		lag: []float64{0.02, 0.1, 0.5}[rng.IntN(3)], faulty: Time(pick(8, 12, 18)) * sec, every: Time(pick(700, 1500, 3000)) * ms,
+		lag: []float64{0.02, 0.1, 0.5}[rng.IntN(3)], sample: Time(pick(600, 1200, 4000)) * ms, faulty: Time(pick(8, 12, 18)) * sec, every: Time(pick(700, 1500, 3000)) * ms,
 		out: int32(pick(20, 20, 50, 50, 50, 50, 120, 120, 300)), prompt: int32(pick(32, 100, 200)), long: []float64{0, 0.02, 0.1}[rng.IntN(3)],
 	}
 	p.longest = max(time.Duration(p.out)*100*time.Millisecond, 5*time.Second)

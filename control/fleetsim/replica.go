@@ -58,11 +58,10 @@ type gauge struct {
 }
 
 const (
-	slotsOfCore  = 64
-	heartbeat    = 2 * sec
-	retry        = 400 * ms
-	reportDelay  = ms
-	samplePeriod = 1200 * ms
+	slotsOfCore = 64
+	heartbeat   = 2 * sec
+	retry       = 400 * ms
+	reportDelay = ms
 )
 
 // start begins a new life of the replica.
@@ -300,7 +299,7 @@ func (r *replica) sample() {
 			})
 		})
 	}
-	r.after(w.between(samplePeriod/2, samplePeriod*3/2), r.sample)
+	r.after(w.between(w.p.sample/2, w.p.sample*3/2), r.sample)
 }
 
 // offer is a client's request.

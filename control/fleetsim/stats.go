@@ -90,7 +90,7 @@ func (s *Stats) Missing() (none []string) {
 		n    int
 	}{
 		{"admissions", s.Admissions}, {"admissions within what survives", s.Survived}, {"reclaims", s.Reclaims}, {"ghosts", s.Ghosts}, {"takeovers", s.Takeovers},
-		{"fenced writes", s.Fenced}, {"expiries", s.Expiries}, {"foreign load", s.Foreign}, {"news", s.News}, {"handoffs", s.Handoffs[control.Committed]},
+		{"fenced writes", s.Fenced}, {"expiries", s.Expiries}, {"foreign load", s.Foreign}, {"handoffs", s.Handoffs[control.Committed]},
 	} {
 		if v.n == 0 {
 			none = append(none, v.name)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"headgate/admission"
 	"headgate/gateway"
 	"headgate/journal"
+	"headgate/relay"
 )
 
 // Gateway is a running `headgate serve`.
@@ -127,6 +129,38 @@ func (g *Gateway) Pool() *admission.Snapshot {
 		g.t.Fatalf("/debug/admission shows %+v, want one pool with a state", pools)
 	}
 	return pools[0].State
+}
+
+// AwaitSamples waits until two looks at the only engine, one after the other, have
+// shown that it runs so many requests, of whomever.
+func (g *Gateway) AwaitSamples(running int) {
+	g.t.Helper()
+	var e relay.EngineView
+	seen, age := 0, int64(-1)
+	g.await(func() bool {
+		res, err := http.Get(g.Admin + "/debug/engines")
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		var pools map[string][]relay.EngineView
+		if err := json.NewDecoder(res.Body).Decode(&pools); err != nil || len(pools) != 1 {
+			g.t.Fatalf("/debug/engines: %v, %+v", err, pools)
+		}
+		for _, engines := range pools {
+			e = engines[0]
+		}
+		switch {
+		case e.Running != running:
+			seen, age = 0, -1
+		case age < 0 || e.SampleAgeMS < age:
+			seen++
+		}
+		if e.Running == running {
+			age = e.SampleAgeMS
+		}
+		return seen >= 2
+	}, func() string { return fmt.Sprintf("the engine runs %d; it is %+v", running, e) })
 }
 
 // AwaitPool waits until the pool's state is as wanted, and returns it.
