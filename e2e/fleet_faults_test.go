@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -321,7 +320,8 @@ func TestFleetFaults(t *testing.T) {
 		done, batches = done+g.done.Load(), batches+g.batches.Load()
 	}
 	t.Logf("%d interactive and %d batch answers; the engine held at most %v of %d", done, batches, f.most, fleetSlots)
-	if batches == 0 || f.most < fleetSlots {
-		t.Error(errors.New("the load did not fill the engine, or batch work did not finish"))
+	// What is kept of interactive's floor is idle at times.
+	if batches == 0 || f.most < fleetSlots-2 {
+		t.Error("the load did not come near the envelope, or no batch work finished")
 	}
 }
