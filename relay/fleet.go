@@ -19,9 +19,9 @@ type fleet struct {
 	wants  chan struct{}
 	ok     bool           // the grant was in force when the table was last made
 	until  admission.Time // when that is over, as the core was told
-	// beside is what still runs by rows of an earlier configuration on engines that there
-	// are, as of then.
-	beside  admission.Amount
+	// beside is, by the table's engines, what still ran there by rows of an earlier
+	// configuration then.
+	beside  []admission.Amount
 	longest time.Duration  // residual that was ever reported
 	taken   admission.Time // when it was taken
 	// Samples of each engine, counted.
@@ -72,38 +72,42 @@ func (p *Pool) shareOf(t *admission.Table) *admission.Table {
 	g, until, ok := f.holder.Grant(p.now())
 	f.ok, f.until = ok, until
 	shared := control.Share(t, g, until, ok)
-	f.beside = admission.Amount{}
-	for i := range shared.Engines {
+	f.beside = p.besideLocked(t)
+	for i, left := range f.beside {
+		// It is out of the engine's part.
 		e := &shared.Engines[i]
-		if e.Closed {
-			continue
-		}
-		// What still runs there by an earlier configuration's row is out of its part.
-		left := p.besideLocked(t, e.Name)
-		for r := range left {
-			f.beside[r] += left[r]
-			e.Withheld[r] = min(e.Withheld[r]+left[r], admission.Of(e.Slots, e.KV)[r])
+		for r, v := range left {
+			e.Withheld[r] = min(e.Withheld[r]+v, admission.Of(e.Slots, e.KV)[r])
 		}
 	}
 	return shared
 }
 
-// besideLocked is what runs on an engine by rows of an earlier configuration, which are
-// closed and have its name.
-func (p *Pool) besideLocked(t *admission.Table, name string) (left admission.Amount) {
-	if p.core == nil || p.core.shadow != nil || !slices.ContainsFunc(t.Engines, func(e admission.EngineSpec) bool { return e.Closed && e.Name == name }) {
-		return left
+// besideLocked is, by the table's engines that are open, what runs on each by rows of an
+// earlier configuration, which are closed and have its name; nil: nothing.
+func (p *Pool) besideLocked(t *admission.Table) (beside []admission.Amount) {
+	if p.core == nil || p.core.shadow != nil || !slices.ContainsFunc(t.Engines, func(e admission.EngineSpec) bool { return e.Closed }) {
+		return nil
 	}
 	var d admission.Demands
 	p.core.decider.(*admission.Core).Demands(&d)
-	for i := range d.Engines {
-		if i < len(t.Engines) && t.Engines[i].Closed && t.Engines[i].Name == name {
-			for r, v := range d.Engines[i].Used {
-				left[r] += v
-			}
+	for i := range min(len(d.Engines), len(t.Engines)) {
+		used, was := d.Engines[i].Used, &t.Engines[i]
+		if !was.Closed || used == (admission.Amount{}) {
+			continue
+		}
+		open := slices.IndexFunc(t.Engines, func(e admission.EngineSpec) bool { return !e.Closed && e.Name == was.Name })
+		if open < 0 {
+			continue
+		}
+		if beside == nil {
+			beside = make([]admission.Amount, len(t.Engines))
+		}
+		for r, v := range used {
+			beside[open][r] += v
 		}
 	}
-	return left
+	return beside
 }
 
 // Leased tells a pool of a fleet that its replica's lease was there, for ttl, when sent
@@ -173,18 +177,8 @@ func (p *Pool) Report() *control.Report {
 		return nil
 	}
 	now := p.now()
-	if f.beside != (admission.Amount{}) {
-		var now admission.Amount
-		for i := range p.table.Engines {
-			if e := &p.table.Engines[i]; !e.Closed {
-				for r, v := range p.besideLocked(p.table, e.Name) {
-					now[r] += v
-				}
-			}
-		}
-		if now != f.beside {
-			p.shareLocked()
-		}
+	if f.beside != nil && !slices.Equal(p.besideLocked(p.table), f.beside) {
+		p.shareLocked()
 	}
 	// What is due by the time is done before anything is said.
 	p.stepLocked(p.core, &admission.Event{Kind: admission.Tick})
@@ -224,7 +218,7 @@ func (p *Pool) Report() *control.Report {
 	return r
 }
 
-// sampledLocked counts a sample of an engine.
+// sampled counts a sample of an engine.
 func (f *fleet) sampled(i int) {
 	for len(f.samples) <= i {
 		f.samples = append(f.samples, 0)
