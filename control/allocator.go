@@ -26,11 +26,10 @@ type Allocator struct {
 	// early are reports that came before what they belong to: the last of each life.
 	early    map[ID]*Report
 	nHandoff uint64
-	noted    []Handoff // of late
-	echoed   uint64    // whoever's grant is not later gets a new one, see life.echo
-	shared   Time      // when what nobody wants was last shared anew
-	news     bool      // replicas have something to be told of each other
-	told     Time      // when they last were, by the shell's clock
+	echoed   uint64 // whoever's grant is not later gets a new one, see life.echo
+	shared   Time   // when what nobody wants was last shared anew
+	news     bool   // replicas have something to be told of each other
+	told     Time   // when they last were, by the shell's clock
 	nNews    uint64
 
 	fx []Effect

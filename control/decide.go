@@ -521,9 +521,5 @@ func (a *Allocator) drop(l *life) {
 
 func (a *Allocator) note(h *handoff, s Stage) {
 	h.Stage, h.At, h.Since = s, a.now, time.Duration(a.now-h.opened)
-	if len(a.noted) == recentHandoffs {
-		a.noted = append(a.noted[:0], a.noted[1:]...)
-	}
-	a.noted = append(a.noted, h.Handoff)
 	a.fx = append(a.fx, Effect{Op: Note, Handoff: h.Handoff})
 }

@@ -22,10 +22,16 @@ func (b *bk) step(ev *Event) {
 		if e.Op == Write {
 			b.g[e.Grant.Replica] = e.Grant
 			b.writes++
-			b.t.Logf("t=%v write %s rev %d %v bound %v", time.Duration(b.now), e.Grant.Replica, e.Grant.Rev, e.Grant.Accounts, "")
+			b.t.Logf("t=%v write %s rev %d %v", time.Duration(b.now), e.Grant.Replica, e.Grant.Rev, e.Grant.Accounts)
 		}
 	}
 }
+
+// replicas are a and b by their leases, in that order every time.
+func (b *bk) replicas() func(func(int64, string) bool) {
+	return func(yield func(int64, string) bool) { _ = yield(1, "a") && yield(2, "b") }
+}
+
 func bid(r string) ID { return ID{r, "b"} }
 func (b *bk) join(r string, l int64) {
 	b.step(&Event{Kind: Join, Member: Member{ID: bid(r), Lease: l}})
@@ -61,7 +67,7 @@ func TestEnvelopeShrink(t *testing.T) {
 	b.rep("b", 2, 0, 0, er("g", 8, 0))
 	for i := 0; i < 6; i++ {
 		b.tick(time.Second)
-		for r, l := range map[string]int64{"a": 1, "b": 2} {
+		for l, r := range b.replicas() {
 			if g := b.g[r]; g != nil {
 				b.rep(r, l, g.Rev, 0, er("g", 8, 0))
 			}
@@ -70,7 +76,7 @@ func TestEnvelopeShrink(t *testing.T) {
 	b.step(&Event{Kind: Configure, Pool: pl(en("g", 4))})
 	for i := 0; i < 20; i++ {
 		b.tick(time.Second)
-		for r, l := range map[string]int64{"a": 1, "b": 2} {
+		for l, r := range b.replicas() {
 			b.rep(r, l, b.g[r].Rev, 0, er("g", 4, 0))
 		}
 	}
@@ -126,13 +132,13 @@ func TestEnvelopeForeign(t *testing.T) {
 	b.rep("b", 2, 0, 0, er("g", 8, 0))
 	for i := 0; i < 6; i++ {
 		b.tick(time.Second)
-		for r, l := range map[string]int64{"a": 1, "b": 2} {
+		for l, r := range b.replicas() {
 			b.rep(r, l, b.g[r].Rev, 0, er("g", 8, 0))
 		}
 	}
 	for i := 0; i < 20; i++ {
 		b.tick(time.Second)
-		for r, l := range map[string]int64{"a": 1, "b": 2} {
+		for l, r := range b.replicas() {
 			e := er("g", 8, 0)
 			e.Gauge = Amount{6, 60}
 			e.GaugeSeq = uint64(i + 1)
@@ -155,7 +161,7 @@ func TestEnvelopeSurvival(t *testing.T) {
 	b.rep("b", 2, 0, 0, er("g", 4, 0))
 	for i := 0; i < 6; i++ {
 		b.tick(time.Second)
-		for r, l := range map[string]int64{"a": 1, "b": 2} {
+		for l, r := range b.replicas() {
 			b.rep(r, l, b.g[r].Rev, 0, er("g", 4, 0))
 		}
 	}

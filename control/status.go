@@ -13,8 +13,6 @@ type Status struct {
 	Published uint64          `json:"published"`
 	Accounts  []AccountStatus `json:"accounts"`
 	Replicas  []ReplicaStatus `json:"replicas"`
-	// Handoffs are the last stages, the newest first.
-	Handoffs []Handoff `json:"handoffs"`
 }
 
 // AccountStatus is an engine, or a class with a ceiling.
@@ -66,15 +64,12 @@ type ClassStatus struct {
 	Short    bool   `json:"short,omitempty"`
 }
 
-// recentHandoffs is how many stages a leader remembers.
-const recentHandoffs = 64
-
 // Pool is the pool's name.
 func (a *Allocator) Pool() string { return a.pool.Name }
 
 // Status returns the present state. It shares nothing with the allocator.
 func (a *Allocator) Status() *Status {
-	s := &Status{Pool: a.pool.Name, Epoch: a.epoch, Revision: a.rev, Accounts: []AccountStatus{}, Replicas: []ReplicaStatus{}, Handoffs: []Handoff{}}
+	s := &Status{Pool: a.pool.Name, Epoch: a.epoch, Revision: a.rev, Accounts: []AccountStatus{}, Replicas: []ReplicaStatus{}}
 	for c := range a.accounts {
 		acc := &a.accounts[c]
 		v := AccountStatus{Total: acc.total, Foreign: acc.foreign, Free: a.free(c)}
@@ -97,9 +92,6 @@ func (a *Allocator) Status() *Status {
 			live++
 		}
 		s.Replicas = append(s.Replicas, v)
-	}
-	for i := len(a.noted) - 1; i >= 0; i-- {
-		s.Handoffs = append(s.Handoffs, a.noted[i])
 	}
 	return s
 }

@@ -138,7 +138,7 @@ type Event struct {
 // Published is what a leader tells people about a pool.
 type Published struct {
 	control.Status
-	Handoffs []Event `json:"handoffs"` // the newest first, instead of Status's
+	Handoffs []Event `json:"handoffs"` // the last stages, the newest first
 }
 
 // recentEvents is how many stages of a pool's handoffs are published.
