@@ -58,14 +58,16 @@ type life struct {
 	// loaded: it was found in the store, and may be told to have its lease yet.
 	loaded bool
 	// name is false for a life that another of the same replica has followed: what
-	// survives is the later one's.
-	name bool
-	seq  uint64
-	rev  uint64 // of its last grant
-	had  uint64 // revision in force at its last report
-	seen bool   // it has reported under its present lease
-	told bool   // its core knows of the others
-	at   Time   // of its last report
+	// survives is the later one's. But what the life had begun on it before, which is known
+	// to have been until unnamed at the latest, may still be in the engines.
+	name    bool
+	unnamed Time
+	seq     uint64
+	rev     uint64 // of its last grant
+	had     uint64 // revision in force at its last report
+	seen    bool   // it has reported under its present lease
+	told    bool   // its core knows of the others
+	at      Time   // of its last report
 
 	granted []Amount // by account, of the last grant
 	// survives is, by account, what a grant has said that survives. Before that it is kept
@@ -85,13 +87,15 @@ type life struct {
 	ends    [][]end           // by engine: what is predicted to end by itself next
 	speed   []admission.Speed // by engine, as it has learned it
 
-	classes  []classAt
-	floors   []Amount // by class, as granted
-	unlent   []Amount // by class, as granted
-	recall   bool     // what is above its grant is wanted by protected demand
-	gone     Time     // when its lease was seen to be over
-	until    Time     // when whatever it left is over at the latest
-	residual time.Duration
+	classes []classAt
+	floors  []Amount // by class, as granted
+	unlent  []Amount // by class, as granted
+	recall  bool     // what is above its grant is wanted by protected demand
+	gone    Time     // when its lease was seen to be over
+	until   Time     // when whatever it left is over at the latest
+	// residual is the longest that it has asked for or been granted, promised what its last
+	// grant says.
+	residual, promised time.Duration
 	// echo is the revision after which a grant was written to every other once requests
 	// that a life that is gone had sent must have reached the engines: who has taken
 	// such a grant, and has asked an engine for a sample since, shows what is left. 0: not
@@ -379,10 +383,10 @@ func (a *Allocator) born(id ID) *life {
 	h := fnv.New64a()
 	h.Write([]byte(a.pool.Name + "\x00" + id.Replica))
 	n := len(a.accounts)
-	l := &life{id: id, rank: h.Sum64(), name: true, granted: make([]Amount, n), survives: make([]Amount, n), used: make([]Amount, n), bound: make([]Amount, n)}
+	l := &life{id: id, rank: h.Sum64(), name: true, residual: a.cfg.Residual, granted: make([]Amount, n), survives: make([]Amount, n), used: make([]Amount, n), bound: make([]Amount, n)}
 	for _, other := range a.lives {
 		if other.id.Replica == id.Replica {
-			other.name = false
+			a.unname(other)
 		}
 	}
 	a.reset(l, &a.pool)
@@ -420,8 +424,8 @@ func (a *Allocator) load(g *Grant) {
 	l.owed = []owed{{epoch: g.Epoch, rev: g.Rev - 1, lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
 	a.bind(l)
 	// Whether it still has its lease the members tell.
-	l.live, l.loaded, l.gone, l.until = false, true, a.now, a.now+Time(a.cfg.Residual)
-	l.residual = a.cfg.Residual
+	l.residual, l.promised = max(a.cfg.Residual, g.Residual), g.Residual
+	l.live, l.loaded, l.gone, l.until = false, true, a.now, a.now+Time(l.residual)
 }
 
 func (a *Allocator) index(engine, class string) int {
@@ -440,8 +444,11 @@ func (a *Allocator) join(m *Member) {
 		l = a.born(m.ID)
 	}
 	for _, other := range a.lives {
-		other.name = other == l || other.name && other.id.Replica != m.Replica
+		if other != l && other.id.Replica == m.Replica {
+			a.unname(other)
+		}
 	}
+	l.name = true
 	switch {
 	case l.live && l.lease == m.Lease:
 		return
@@ -460,7 +467,7 @@ func (a *Allocator) join(m *Member) {
 // depart notes that a lease is over.
 func (a *Allocator) depart(l *life) {
 	l.live, l.gone = false, a.now
-	l.until = a.now + Time(max(l.residual, a.cfg.Residual))
+	l.until = a.now + Time(l.residual)
 	clear(l.granted)
 	l.echo = 0
 	for k := range l.classes {
@@ -703,7 +710,7 @@ func (a *Allocator) bury() {
 		if !over {
 			return false
 		}
-		if l.name && slices.ContainsFunc(l.survives, func(v Amount) bool { return v != (Amount{}) }) {
+		if a.survivor(l) && slices.ContainsFunc(l.survives, func(v Amount) bool { return v != (Amount{}) }) {
 			// It may live on without the store, on what survives.
 			clear(l.used)
 			clear(l.bound)
@@ -719,14 +726,26 @@ func (a *Allocator) bury() {
 func (a *Allocator) forget(name string) {
 	for _, l := range a.lives {
 		if !l.live && l.id.Replica == name {
-			l.name = false
+			a.unname(l)
 		}
 	}
 }
 
+// unname notes that what survives is not a life's own any more.
+func (a *Allocator) unname(l *life) {
+	if l.name {
+		l.name, l.unnamed = false, a.now
+	}
+}
+
+// survivor tells whether a life that is gone may have something on what survives.
+func (a *Allocator) survivor(l *life) bool {
+	return l.name || a.now < l.unnamed+Time(l.residual)
+}
+
 // survival is what a life may have on an account without a lease.
 func (a *Allocator) survival(l *life, n int) Amount {
-	if !l.name {
+	if !a.survivor(l) {
 		return Amount{}
 	}
 	if !l.live {

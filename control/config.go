@@ -26,9 +26,9 @@ type Config struct {
 	// may be under way to the engine, before gauges tell of it.
 	Settle time.Duration
 	// Residual is the least for which what a replica may have left in the engines stays
-	// reserved, if no gauge shows that it is gone. It has to be longer than an answer that a
-	// replica may have begun after its last report: what it reports is only the longest
-	// that it has had.
+	// reserved, if no gauge shows that it is gone. A replica ends what lasts longer than its
+	// last grant says, so it should be longer than an answer that one may begin before the
+	// leader has heard how long answers last.
 	Residual time.Duration
 }
 

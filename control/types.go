@@ -80,6 +80,9 @@ type Grant struct {
 	// Echo: a report with a sample of each engine that was asked for after this grant
 	// was taken is wanted, since it shows what somebody who is gone has left there.
 	Echo bool `json:"echo,omitempty"`
+	// Residual is for how long what the replica has stays reserved for it from the end of its
+	// lease. It ends by then what still runs.
+	Residual time.Duration `json:"residual_ns"`
 	// Handoff is the number of the handoff that it is a part of, 0 of none; For is the
 	// class that wants it.
 	Handoff uint64 `json:"handoff,omitempty"`
@@ -123,8 +126,8 @@ type Report struct {
 	News    uint64         `json:"news,omitempty"`
 	Engines []EngineReport `json:"engines"`
 	Classes []ClassReport  `json:"classes"`
-	// Residual is for how long at most what it has admitted goes on, or did of whatever it
-	// has had.
+	// Residual is for how long what it has admitted may go on when its lease is over: it
+	// asks for that to be reserved. Until a grant says so, what grants have said counts.
 	Residual time.Duration `json:"residual_ns"`
 }
 

@@ -184,4 +184,5 @@ var (
 	errIdle      = errors.New("the engine was silent for too long")
 	errReclaimed = errors.New("the loan was ended")
 	errShutdown  = errors.New("the gateway is shutting down")
+	errOverdue   = errors.New("what is reserved for the attempt ends, and its lease is over")
 )

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,9 +22,9 @@ type fleet struct {
 	until  admission.Time // when that is over, as the core was told
 	// beside is, by the table's engines, what still ran there by rows of an earlier
 	// configuration then.
-	beside  []admission.Amount
-	longest time.Duration  // residual that was ever reported
-	taken   admission.Time // when it was taken
+	beside []admission.Amount
+	taken  admission.Time // when the grant was taken
+	due    *time.Timer    // when what a lost lease leaves has to be over
 	// Samples of each engine, counted.
 	samples []uint64
 	demands admission.Demands
@@ -34,6 +35,59 @@ func newFleet(cfg *Config) *fleet {
 		return nil
 	}
 	return &fleet{holder: control.NewHolder(cfg.Name, cfg.Replica, cfg.ClockDrift), wants: make(chan struct{}, 1)}
+}
+
+// overdue has what was begun under a lease that is over given up, once what is reserved for it
+// is about to be another's. What survives goes on.
+func (p *Pool) overdue() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f, now := p.fleet, p.now()
+	at, there := f.holder.Due()
+	if _, _, ok := f.holder.Grant(now); !there || ok || now < at {
+		p.dueLocked()
+		return
+	}
+	if p.core == nil || p.core.shadow != nil || p.table.Bypass || p.switches[SwitchBypass].On {
+		return // what passes by the core is in no grant
+	}
+	r := control.Report{}
+	p.core.decider.(*admission.Core).Demands(&f.demands)
+	r.Fill(p.table, &f.demands)
+	r.Fold()
+	// Of the last class first, and what came last.
+	var of []*record
+	for _, v := range p.records {
+		if v != nil && v.mind == p.core && v.stage == stageAdmitted {
+			of = append(of, v)
+		}
+	}
+	slices.SortFunc(of, func(x, y *record) int {
+		return cmp.Or(cmp.Compare(y.class, x.class), cmp.Compare(y.arrived, x.arrived))
+	})
+	running := make([]control.Attempt, len(of))
+	for i, v := range of {
+		running[i] = control.Attempt{
+			Engine: p.live().Engines[v.admit.Engine].Name, Class: p.live().Classes[v.class], Amount: admission.Of(1, v.admit.Tokens),
+		}
+	}
+	ends := f.holder.Overdue(&r, running)
+	for _, i := range ends {
+		if of[i].overdue = true; of[i].stop != nil {
+			of[i].stop(errOverdue)
+		}
+	}
+	if len(ends) > 0 {
+		p.cfg.Log.Warn("requests are ended that were begun under a lease that is over: what is reserved for them will be others'", "pool", p.cfg.Name,
+			"requests", len(ends))
+	}
+}
+
+// dueLocked has that done in time.
+func (p *Pool) dueLocked() {
+	if at, ok := p.fleet.holder.Due(); ok {
+		p.fleet.due.Reset(max(time.Duration(at-p.now()), 1))
+	}
 }
 
 // Provenance is by what a request was admitted, in a fleet.
@@ -126,14 +180,16 @@ func (p *Pool) Leased(lease int64, sent time.Time, ttl time.Duration) {
 		f.until = until
 		p.allLocked(&admission.Event{Kind: admission.Renew, Until: until})
 	}
+	p.dueLocked()
 }
 
 // Unleased tells it that the lease is over before its time.
 func (p *Pool) Unleased() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fleet.holder.Lost()
+	p.fleet.holder.Lost(p.now())
 	p.shareLocked()
+	p.dueLocked()
 }
 
 // Grant hands it a grant. The error says why it does not count.
@@ -145,6 +201,7 @@ func (p *Pool) Grant(g *control.Grant) error {
 	}
 	p.fleet.taken = p.now()
 	p.shareLocked()
+	p.dueLocked()
 	return nil
 }
 
@@ -212,8 +269,7 @@ func (p *Pool) Report() *control.Report {
 		}
 		e.GaugeSeq, e.GaugeAge = f.samples[i], time.Since(o.Asked)
 	}
-	f.longest = max(f.longest, r.Residual)
-	r.Residual = f.longest
+	r.Residual = f.holder.Residual(r.Residual)
 	r.Fold()
 	return r
 }

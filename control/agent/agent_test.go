@@ -141,7 +141,7 @@ func (p *pool) Leased(lease int64, sent time.Time, ttl time.Duration) {
 func (p *pool) Unleased() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.holder.Lost()
+	p.holder.Lost(p.now())
 	p.share()
 }
 

@@ -51,6 +51,7 @@ type params struct {
 	every   Time          // one, on average
 	longest time.Duration // residual time of a request
 	long    float64       // probability of one that lasts so long
+	wild    float64       // of one that lasts longer than anybody predicts
 	arrive  Time          // between requests, on average, of the fleet
 	out     int32         // the most a request asks for
 	prompt  int32
@@ -111,12 +112,15 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 	}
 	p.arrive = Time(float64(1500*ms) / float64(envelope[0]) / []float64{0.4, 0.8, 1.5, 3}[rng.IntN(4)])
 	p.arrive = max(p.arrive, 40*ms)
-	// A restart in a pause is before its time; so is what a long request leaves.
-	if rng.IntN(2) == 0 {
+	switch rng.IntN(3) {
+	case 0:
 		p.judge.Residual = p.longest
-	} else {
+	case 1:
 		p.judge.Residual, p.long = 5*time.Second, 0.5
+	default:
+		p.judge.Residual = 3 * time.Second
 	}
+	p.wild = []float64{0, 0.05, 0.3}[rng.IntN(3)]
 	if rng.IntN(2) == 0 {
 		p.judge.Rebalance = 500 * time.Millisecond
 	}
