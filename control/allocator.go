@@ -89,6 +89,10 @@ type life struct {
 	ends    [][]end           // by engine: what is predicted to end by itself next
 	speed   []admission.Speed // by engine, as it has learned it
 
+	// fingerprint is of its configuration, differs that it is noted to be another.
+	fingerprint string
+	differs     bool
+
 	classes []classAt
 	floors  []Amount // by class, as granted
 	unlent  []Amount // by class, as granted
@@ -294,12 +298,23 @@ func (a *Allocator) configure(p *Pool) {
 				l.retire(name, most(l.bound[f], l.survives[f]))
 			}
 		}
+		totals := make([]Amount, len(p.Engines))
+		for e := range totals {
+			if f := from[e]; f >= 0 && f < len(l.totals) {
+				totals[e] = l.totals[f]
+			}
+		}
 		l.granted, l.survives, l.used, l.bound = move(l.granted), move(l.survives), move(l.used), move(l.bound)
 		for i := range l.owed {
 			l.owed[i].amounts = move(l.owed[i].amounts)
 		}
 		a.reset(l, &old)
+		copy(l.totals, totals)
 		a.revive(l)
+		a.compare(l)
+	}
+	for e := range p.Engines {
+		a.measure(e)
 	}
 	a.echoed, a.news = a.rev, true // everybody is told
 }
@@ -480,6 +495,7 @@ func (a *Allocator) depart(l *life) {
 	l.recall = false
 	a.news = true // that it does nothing any more
 	a.drop(l)
+	a.compare(l)
 }
 
 // report takes in what a replica says.
@@ -500,7 +516,8 @@ func (a *Allocator) report(r *Report) {
 		a.early[r.ID] = r
 		return
 	}
-	l.seq, l.told = r.Seq, r.News != 0
+	l.seq, l.told, l.fingerprint = r.Seq, r.News != 0, r.Fingerprint
+	a.compare(l)
 	l.seen, l.at, l.had = true, a.now, r.Rev
 	for i := range r.Engines {
 		e := &r.Engines[i]
@@ -532,15 +549,30 @@ func (a *Allocator) report(r *Report) {
 	}
 }
 
-// measure sets what there is of an engine where the configuration leaves that to it:
-// the least of what the replicas have heard from it.
+// compare notes whether a replica has the leader's configuration of the pool. Files change
+// at one after the other, so one that has not is no worse off for it: what it and the
+// leader both know counts as the leader has it, but for sizes, see measure.
+func (a *Allocator) compare(l *life) {
+	differs := l.live && l.fingerprint != "" && a.pool.Fingerprint != "" && l.fingerprint != a.pool.Fingerprint
+	if differs == l.differs {
+		return
+	}
+	l.differs = differs
+	switch {
+	case differs:
+		a.tells(Differs, l, fmt.Sprintf("its fingerprint is %s, the leader's %s", l.fingerprint, a.pool.Fingerprint))
+	case l.live:
+		a.tells(Agrees, l, "")
+	}
+}
+
+// measure sets what there is of an engine: the least of what the configuration says, if it
+// does, and of what the replicas have heard from it or have in theirs. One of them may
+// be right.
 func (a *Allocator) measure(n int) {
 	c := &a.accounts[n]
 	for r := range c.total {
-		if a.pool.Engines[c.engine].Total[r] != 0 {
-			continue
-		}
-		found := int64(0)
+		found := a.pool.Engines[c.engine].Total[r]
 		for _, l := range a.lives {
 			if v := l.totals[n][r]; l.live && v > 0 && (found == 0 || v < found) {
 				found = v

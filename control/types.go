@@ -26,10 +26,12 @@ type Pool struct {
 	Replicas int
 	// Unit is one request's need: a share of less is of no use.
 	Unit Amount
+	// Fingerprint is of the configuration that all of this is from; "": nobody compares it.
+	Fingerprint string
 }
 
 // Engine is one engine of a pool. Total may be zero where only the replicas know,
-// who have asked it.
+// who have asked it. Where one of them says less, that counts.
 type Engine struct {
 	Name  string
 	Total Amount
@@ -83,6 +85,8 @@ type Grant struct {
 	// Residual is for how long what the replica has stays reserved for it from the end of its
 	// lease. It ends by then what still runs.
 	Residual time.Duration `json:"residual_ns"`
+	// Fingerprint is of the leader's configuration of the pool.
+	Fingerprint string `json:"fingerprint,omitempty"`
 	// Handoff is the number of the handoff that it is a part of, 0 of none; For is the
 	// class that wants it.
 	Handoff uint64 `json:"handoff,omitempty"`
@@ -123,9 +127,11 @@ type Report struct {
 	// GrantAge is for how long that grant has been in force.
 	GrantAge time.Duration `json:"grant_age_ns"`
 	// News is the number of those that the core was told last, 0 of none.
-	News    uint64         `json:"news,omitempty"`
-	Engines []EngineReport `json:"engines"`
-	Classes []ClassReport  `json:"classes"`
+	News uint64 `json:"news,omitempty"`
+	// Fingerprint is of its configuration of the pool, see Pool.
+	Fingerprint string         `json:"fingerprint,omitempty"`
+	Engines     []EngineReport `json:"engines"`
+	Classes     []ClassReport  `json:"classes"`
 	// Residual is for how long what it has admitted may go on when its lease is over: it
 	// asks for that to be reserved. Until a grant says so, what grants have said counts.
 	Residual time.Duration `json:"residual_ns"`
@@ -308,6 +314,18 @@ const (
 	Dropped Stage = "dropped"
 )
 
+// What else happens to a replica is noted like a stage of a handoff: To is whose it is.
+const (
+	// Differs: it has another configuration of the pool than the leader; Agrees: not any more.
+	Differs Stage = "differs"
+	Agrees  Stage = "agrees"
+)
+
+// OfHandoff tells whether a stage is one of a handoff.
+func (s Stage) OfHandoff() bool {
+	return s == Prepared || s == Applied || s == Drained || s == Committed || s == Dropped
+}
+
 // Handoff moves capacity from replicas that lend it, or hold it idle, to one that
 // wants it.
 type Handoff struct {
@@ -316,6 +334,7 @@ type Handoff struct {
 	To    string        `json:"to"`
 	Class string        `json:"class,omitempty"`
 	From  []string      `json:"from"`
+	Why   string        `json:"why,omitempty"`
 	Want  Amount        `json:"want"`
 	Stage Stage         `json:"stage"`
 	At    Time          `json:"-"`        // of the stage

@@ -135,6 +135,8 @@ type Config struct {
 	Keepalive time.Duration
 	// MaxAnswer bounds an answer that is assembled, in bytes.
 	MaxAnswer int
+	// Fingerprint is of the pool's configuration, as the leader of a fleet has it.
+	Fingerprint string
 	// Replica is this one's name and life in a fleet whose replicas share the engines;
 	// zero: the pool has them to itself. ClockDrift is the part of a lease's time by
 	// which clocks may differ.

@@ -18,8 +18,10 @@ import (
 type fleet struct {
 	holder *control.Holder
 	wants  chan struct{}
-	ok     bool           // the grant was in force when the table was last made
-	until  admission.Time // when that is over, as the core was told
+	// differs: the leader was seen to have another configuration of the pool.
+	differs bool
+	ok      bool           // the grant was in force when the table was last made
+	until   admission.Time // when that is over, as the core was told
 	// beside is, by the table's engines, what still ran there by rows of an earlier
 	// configuration then.
 	beside []admission.Amount
@@ -208,6 +210,7 @@ func (p *Pool) Grant(g *control.Grant) error {
 	p.fleet.taken = p.now()
 	p.shareLocked()
 	p.dueLocked()
+	p.compareLocked(g)
 	return nil
 }
 
@@ -290,7 +293,7 @@ func (p *Pool) Report() *control.Report {
 		})
 	}
 	core.Demands(&f.demands)
-	r := &control.Report{Pool: p.cfg.Name, ID: p.cfg.Replica}
+	r := &control.Report{Pool: p.cfg.Name, ID: p.cfg.Replica, Fingerprint: p.live().Fingerprint}
 	r.Lease, _ = f.holder.Lease()
 	r.Fill(p.table, &f.demands)
 	if g, _, ok := f.holder.Grant(now); ok {
@@ -346,6 +349,36 @@ func (p *Pool) grantedLocked() error {
 		return fmt.Errorf("%w: no leader has written any yet", errNoGrant)
 	}
 	return fmt.Errorf("%w: no leader has written any since the lease was renewed", errNoGrant)
+}
+
+// remarksLocked says what is to be known of the grant in force: nothing of another pool.
+func (p *Pool) remarksLocked() (all []string) {
+	if p.fleet == nil {
+		return nil
+	}
+	g, _, ok := p.fleet.holder.Grant(p.now())
+	if own := p.live().Fingerprint; ok && p.differsFrom(g) {
+		all = append(all, fmt.Sprintf("pool %s: the fleet's leader has another configuration of it: its fingerprint is %s, this replica's %s", p.cfg.Name, g.Fingerprint, own))
+	}
+	return all
+}
+
+func (p *Pool) differsFrom(g *control.Grant) bool {
+	own := p.live().Fingerprint
+	return own != "" && g.Fingerprint != "" && own != g.Fingerprint
+}
+
+// compareLocked logs that the configuration is another than the leader's, and that it is
+// not any more.
+func (p *Pool) compareLocked(g *control.Grant) {
+	f, differs := p.fleet, p.differsFrom(g)
+	switch {
+	case differs && !f.differs:
+		p.cfg.Log.Warn("the fleet's leader has another configuration of the pool", "pool", p.cfg.Name, "fingerprint", p.live().Fingerprint, "leader", g.Fingerprint)
+	case !differs && f.differs:
+		p.cfg.Log.Info("the fleet's leader has the same configuration of the pool", "pool", p.cfg.Name, "fingerprint", g.Fingerprint)
+	}
+	f.differs = differs
 }
 
 // Held is what a pool of a fleet has at a moment.

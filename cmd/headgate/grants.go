@@ -174,6 +174,9 @@ func printPool(b *bytes.Buffer, p *agent.Published) {
 	}
 	flush()
 	for _, r := range p.Replicas {
+		if r.Live && r.Fingerprint != "" && p.Fingerprint != "" && r.Fingerprint != p.Fingerprint {
+			fmt.Fprintf(b, "%s has another configuration of the pool than the leader: its fingerprint is %s, the leader's %s\n", r.Replica, r.Fingerprint, p.Fingerprint)
+		}
 		if !r.Live {
 			fmt.Fprintf(b, "%s is gone: what it was bound by stays reserved for %s at most from the end of its lease\n", r.Replica, r.Residual.Round(time.Millisecond))
 		}

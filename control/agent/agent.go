@@ -317,7 +317,7 @@ func (m *member) changed(r *control.Report) bool {
 			return true
 		}
 	}
-	if len(r.Engines) != len(m.last.Engines) || len(r.Classes) != len(m.last.Classes) || r.Rev != m.last.Rev || r.Epoch != m.last.Epoch || r.Residual != m.last.Residual {
+	if len(r.Engines) != len(m.last.Engines) || len(r.Classes) != len(m.last.Classes) || r.Rev != m.last.Rev || r.Epoch != m.last.Epoch || r.Residual != m.last.Residual || r.Fingerprint != m.last.Fingerprint {
 		return true
 	}
 	for i := range r.Engines {

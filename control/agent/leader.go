@@ -131,7 +131,7 @@ type ruled struct {
 	found  map[string]map[control.ID]control.Amount
 }
 
-// Event is one stage of a handoff.
+// Event is one stage of a handoff, or something else that has happened to a replica.
 type Event struct {
 	control.Handoff
 	Epoch uint64    `json:"epoch"`
@@ -387,7 +387,14 @@ func (t *term) step(p *ruled, ev *control.Event) {
 			t.tell(p, e.News)
 		case control.Note:
 			h := e.Handoff
-			t.leader.cfg.Metrics.handoff(&h)
+			switch {
+			case h.Stage.OfHandoff():
+				t.leader.cfg.Metrics.handoff(&h)
+			case h.Stage == control.Differs:
+				t.leader.cfg.Log.Warn("a replica has another configuration of the pool", "pool", h.Pool, "replica", h.To, "why", h.Why)
+			default:
+				t.leader.cfg.Log.Info("of a replica", "stage", string(h.Stage), "pool", h.Pool, "replica", h.To)
+			}
 			if len(p.events) == recentEvents {
 				p.events = append(p.events[:0], p.events[1:]...)
 			}

@@ -81,6 +81,7 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 	p.pool = &control.Pool{Name: "p", Survival: survival, Replicas: p.replicas, Unit: unit}
 	p.base = &admission.Table{Rev: 1}
 	unknown := rng.IntN(6) == 0 // only the engines know what they have
+	wrong := rng.IntN(8) == 0   // leaders' files say more than replicas'
 	for e := range engines {
 		name := fmt.Sprintf("e%d", e)
 		total := control.Amount{slots, slots * unit[1] * pick(4, 5, 6) / 5}
@@ -89,8 +90,11 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 			total[1] += unit[1] / 2 // nothing comes out even
 		}
 		configured := total
-		if unknown {
+		switch {
+		case unknown:
 			configured = control.Amount{}
+		case wrong:
+			configured = control.Amount{total[0] * 3 / 2, total[1] * 3 / 2}
 		}
 		p.pool.Engines = append(p.pool.Engines, control.Engine{Name: name, Total: configured})
 		p.base.Engines = append(p.base.Engines, admission.EngineSpec{Name: name, Slots: total[0], KV: total[1], Block: block, Fatal: true})

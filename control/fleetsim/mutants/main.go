@@ -46,6 +46,8 @@ var mutants = []mutant{
 		"l.lease, l.rev = m.Lease, 0\n", "l.lease, l.rev, l.owed = m.Lease, 0, nil\n\t\ta.bind(l)\n"},
 	{"what survives is not withheld", "control/allocator.go",
 		"left = minus(left, most(l.bound[n], a.survival(l, n)))", "left = minus(left, l.bound[n])"},
+	{"what a replica says that an engine has is not heeded", "control/allocator.go",
+		"found := a.pool.Engines[c.engine].Total[r]\n", "found := a.pool.Engines[c.engine].Total[r]\n\t\tif found > 0 {\n\t\t\tcontinue\n\t\t}\n"},
 	{"a gauge of any time shows what a life has left", "control/allocator.go",
 		"if l.live || l.echo == 0 || r.Rev <= l.echo {", "if l.live {"},
 	{"a life that is over is kept for ever", "control/allocator.go",
