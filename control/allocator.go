@@ -26,6 +26,7 @@ type Allocator struct {
 	// early are reports that came before what they belong to: the last of each life.
 	early    map[ID]*Report
 	nHandoff uint64
+	nNoted   uint64
 	echoed   uint64 // whoever's grant is not later gets a new one, see life.echo
 	shared   Time   // when what nobody wants was last shared anew
 	news     bool   // replicas have something to be told of each other
@@ -92,6 +93,7 @@ type life struct {
 	// fingerprint is of its configuration, differs that it is noted to be another.
 	fingerprint string
 	differs     bool
+	leaving     bool // it gives its lease back
 
 	classes []classAt
 	floors  []Amount // by class, as granted
@@ -474,7 +476,10 @@ func (a *Allocator) join(m *Member) {
 	case l.live:
 		a.depart(l)
 	}
-	l.live, l.loaded, l.seen, l.at = true, false, false, a.now
+	if !l.loaded || l.lease != m.Lease {
+		a.tells(Joined, l, "") // else it was there before this leader
+	}
+	l.live, l.loaded, l.seen, l.leaving, l.at = true, false, false, false, a.now
 	if l.lease != m.Lease {
 		// What it had of grants is void, but until it reports under the new lease it may
 		// not know that yet.
@@ -487,6 +492,11 @@ func (a *Allocator) join(m *Member) {
 func (a *Allocator) depart(l *life) {
 	l.live, l.gone = false, a.now
 	l.until = a.now + Time(l.residual)
+	if l.leaving {
+		a.tells(Left, l, "")
+	} else {
+		a.tells(Expired, l, "")
+	}
 	clear(l.granted)
 	l.echo = 0
 	for k := range l.classes {
@@ -517,6 +527,7 @@ func (a *Allocator) report(r *Report) {
 		return
 	}
 	l.seq, l.told, l.fingerprint = r.Seq, r.News != 0, r.Fingerprint
+	l.leaving = r.Leaving
 	a.compare(l)
 	l.seen, l.at, l.had = true, a.now, r.Rev
 	for i := range r.Engines {
@@ -762,8 +773,9 @@ func (a *Allocator) bury() {
 // forget lets go of what survives of a replica that will not come back.
 func (a *Allocator) forget(name string) {
 	for _, l := range a.lives {
-		if !l.live && l.id.Replica == name {
+		if !l.live && l.id.Replica == name && l.name {
 			a.unname(l)
+			a.tells(Forgotten, l, "")
 		}
 	}
 }

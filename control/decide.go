@@ -528,8 +528,8 @@ func (a *Allocator) drop(l *life) {
 
 // tells notes what happens to a replica.
 func (a *Allocator) tells(s Stage, l *life, why string) {
-	a.nHandoff++
-	a.fx = append(a.fx, Effect{Op: Note, Handoff: Handoff{Seq: a.nHandoff, Pool: a.pool.Name, To: l.id.Replica, From: []string{}, Why: why, Stage: s, At: a.now}})
+	a.nNoted++
+	a.fx = append(a.fx, Effect{Op: Note, Handoff: Handoff{Seq: a.nNoted, Pool: a.pool.Name, To: l.id.Replica, From: []string{}, Why: why, Stage: s, At: a.now}})
 }
 
 func (a *Allocator) note(h *handoff, s Stage) {

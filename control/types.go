@@ -128,6 +128,8 @@ type Report struct {
 	GrantAge time.Duration `json:"grant_age_ns"`
 	// News is the number of those that the core was told last, 0 of none.
 	News uint64 `json:"news,omitempty"`
+	// Leaving: it gives its lease back after this report.
+	Leaving bool `json:"leaving,omitempty"`
 	// Fingerprint is of its configuration of the pool, see Pool.
 	Fingerprint string         `json:"fingerprint,omitempty"`
 	Engines     []EngineReport `json:"engines"`
@@ -316,6 +318,12 @@ const (
 
 // What else happens to a replica is noted like a stage of a handoff: To is whose it is.
 const (
+	// Joined: it has a lease. Left: it has given that back. Expired: that has run out.
+	Joined  Stage = "joined"
+	Left    Stage = "left"
+	Expired Stage = "expired"
+	// Forgotten: what survives of it is let go of, as an operator wants it.
+	Forgotten Stage = "forgotten"
 	// Differs: it has another configuration of the pool than the leader; Agrees: not any more.
 	Differs Stage = "differs"
 	Agrees  Stage = "agrees"

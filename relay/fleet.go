@@ -372,6 +372,9 @@ func (p *Pool) remarksLocked() (all []string) {
 	if own := p.live().Fingerprint; ok && p.differsFrom(g) {
 		all = append(all, fmt.Sprintf("pool %s: the fleet's leader has another configuration of it: its fingerprint is %s, this replica's %s", p.cfg.Name, g.Fingerprint, own))
 	}
+	if ok && !slices.ContainsFunc(g.Accounts, func(a control.Account) bool { return a.Engine != "" && a.Amount[admission.Slots] > 0 }) {
+		all = append(all, fmt.Sprintf("pool %s: the grant gives 0 slots: what comes waits until other replicas give some", p.cfg.Name))
+	}
 	return all
 }
 

@@ -133,3 +133,41 @@ func TestNothingIsOverdueUnderALease(t *testing.T) {
 		g.wantCode(c, "")
 	})
 }
+
+// TestRemarksOfAGrant: a grant of nothing is one, and so is one of a leader with another
+// configuration; what is to be known of it is said.
+func TestRemarksOfAGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{
+			engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 4}},
+			pool:    func(c *Config) { c.Replica, c.ClockDrift, c.Fingerprint = brkID, 0.02, "aaaa" },
+		})
+		pass(time.Second)
+		p := g.pool
+		p.Leased(7, time.Now(), time.Hour)
+		take := func(rev uint64, slots int64, fingerprint string) string {
+			t.Helper()
+			v := brkGrant(rev, slots)
+			v.Fingerprint = fingerprint
+			if err := p.Grant(v); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Ready(); err != nil {
+				t.Error(err)
+			}
+			return strings.Join(p.Problems(), "; ")
+		}
+		if got := take(1, 4, "aaaa"); got != "" {
+			t.Errorf("says %q", got)
+		}
+		if got := take(2, 0, "aaaa"); got != "pool main: the grant gives 0 slots: what comes waits until other replicas give some" {
+			t.Errorf("says %q", got)
+		}
+		if got := take(3, 4, "bbbb"); got != "pool main: the fleet's leader has another configuration of it: its fingerprint is bbbb, this replica's aaaa" {
+			t.Errorf("says %q", got)
+		}
+		if r := p.Report(); r.Fingerprint != "aaaa" {
+			t.Errorf("reports %q", r.Fingerprint)
+		}
+	})
+}
