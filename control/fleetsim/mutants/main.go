@@ -36,8 +36,6 @@ var mutants = []mutant{
 		"l.until = a.now + Time(l.residual)", "l.until = a.now + Time(a.cfg.Residual)"},
 	{"a new leader reserves nothing for who is gone", "control/allocator.go",
 		"l.gone, l.until = false, true, a.now, a.now+Time(l.residual)", "l.gone, l.until = false, false, a.now, a.now"},
-	{"what was begun on what survived is over when the name has a new life", "control/allocator.go",
-		"return l.name || a.now < l.unnamed+Time(l.residual)", "return l.name"},
 	{"a new leader does not heed the bound of a grant", "control/allocator.go",
 		"l.survives[n] = most(c.Bound, c.Survival), ", "l.survives[n] = c.Survival, "},
 	{"a new leader takes an earlier acknowledgement for that of the last grant", "control/allocator.go",
