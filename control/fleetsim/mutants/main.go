@@ -77,7 +77,7 @@ var mutants = []mutant{
 	{"what is overdue is ended when it should be over, by a clock that may be slow", "control/holder.go",
 		"*(1-h.drift)/(1+h.drift))-Time(EndTime), 0)", "), 0)"},
 	{"a new lease puts off what is overdue", "control/holder.go",
-		"if h.grant != nil && h.grant.Lease == h.lease {", "if h.grant != nil {"},
+		"if h.grant != nil && h.grant.Lease == h.lease {\n\t\th.end", "if h.grant != nil {\n\t\th.end"},
 	{"a lease counts from the answer's receipt", "control/fleetsim/replica.go",
 		"r.holder.Leased(lease, sent, ", "r.holder.Leased(lease, r.clock(), "},
 	{"a renewal gives a core more than the lease", "admission/share.go",
