@@ -61,16 +61,14 @@ type life struct {
 	// loaded: it was found in the store, and may be told to have its lease yet.
 	loaded bool
 	// name is false for a life that another of the same replica has followed: what
-	// survives is the later one's. But what the life had begun on it before, which is known
-	// to have been until unnamed at the latest, may still be in the engines.
-	name    bool
-	unnamed Time
-	seq     uint64
-	rev     uint64 // of its last grant
-	had     uint64 // revision in force at its last report
-	seen    bool   // it has reported under its present lease
-	told    bool   // its core knows of the others
-	at      Time   // of its last report
+	// survives is the later one's.
+	name bool
+	seq  uint64
+	rev  uint64 // of its last grant
+	had  uint64 // revision in force at its last report
+	seen bool   // it has reported under its present lease
+	told bool   // its core knows of the others
+	at   Time   // of its last report
 
 	granted []Amount // by account, of the last grant
 	// survives is, by account, what a grant has said that survives. Before that it is kept
@@ -499,6 +497,9 @@ func (a *Allocator) depart(l *life) {
 	}
 	clear(l.granted)
 	l.echo = 0
+	if !l.name {
+		a.orphan(l)
+	}
 	for k := range l.classes {
 		l.classes[k] = classAt{used: l.classes[k].used, slack: never}
 	}
@@ -758,7 +759,7 @@ func (a *Allocator) bury() {
 		if !over {
 			return false
 		}
-		if a.survivor(l) && slices.ContainsFunc(l.survives, func(v Amount) bool { return v != (Amount{}) }) {
+		if l.name && slices.ContainsFunc(l.survives, func(v Amount) bool { return v != (Amount{}) }) {
 			// It may live on without the store, on what survives.
 			clear(l.used)
 			clear(l.bound)
@@ -780,21 +781,30 @@ func (a *Allocator) forget(name string) {
 	}
 }
 
-// unname notes that what survives is not a life's own any more.
+// unname notes that what survives is not a life's own any more. What it had begun on that
+// until now may still be in the engines, and is what it left like all else.
 func (a *Allocator) unname(l *life) {
-	if l.name {
-		l.name, l.unnamed = false, a.now
+	if !l.name {
+		return
 	}
+	if l.name = false; l.live || !slices.ContainsFunc(l.survives, func(v Amount) bool { return v != (Amount{}) }) {
+		return
+	}
+	l.gone, l.until, l.echo = a.now, a.now+Time(l.residual), 0
+	a.orphan(l)
 }
 
-// survivor tells whether a life that is gone may have something on what survives.
-func (a *Allocator) survivor(l *life) bool {
-	return l.name || a.now < l.unnamed+Time(l.residual)
+// orphan has a life that is gone be bound by what survived of it too.
+func (a *Allocator) orphan(l *life) {
+	for n := range l.used {
+		l.used[n] = most(l.used[n], l.survives[n])
+	}
+	a.bind(l)
 }
 
 // survival is what a life may have on an account without a lease.
 func (a *Allocator) survival(l *life, n int) Amount {
-	if !a.survivor(l) {
+	if !l.name {
 		return Amount{}
 	}
 	if !l.live {
