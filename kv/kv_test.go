@@ -392,7 +392,7 @@ func TestPlainAgainstLayers(t *testing.T) {
 	})
 }
 
-// TestMonotone: on every engine a larger budget never holds less, a longer context
+// TestMonotone: a larger budget never holds less (but of states on SGLang), a longer context
 // never lets in more sessions, and what a report calls largest fits where one more
 // doesn't.
 func TestMonotone(t *testing.T) {
@@ -427,6 +427,9 @@ func TestMonotone(t *testing.T) {
 		larger.Budget += rapid.Int64Range(0, 4<<30).Draw(rt, "bytes")
 		if r := compute(t, config, name, flags, longer); r.MaxSessions.N > a.MaxSessions.N {
 			rt.Fatalf("%d sessions of %d, %d of %d", a.MaxSessions.N, q.Context, r.MaxSessions.N, longer.Context)
+		}
+		if name == SGLang && a.BytesPerSequence > 0 {
+			return // a state more, which the larger budget buys, is taken from the KV
 		}
 		if r := compute(t, config, name, flags, larger); r.MaxSessions.N < a.MaxSessions.N || r.MaxLength.N < a.MaxLength.N {
 			rt.Fatalf("a larger budget holds less: %+v, %+v", a, r)
