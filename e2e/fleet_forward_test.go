@@ -331,12 +331,14 @@ func TestForwardingStopped(t *testing.T) {
 	res, by := f.away(ctx)
 	stopped := f.gates[by]
 	stopped.Suspend()
+	defer stopped.Resume() // or it could not end
 	leave()
 	_ = res.Body.Close()
 	held(a, 2)
 	// Neither it nor the other is sent any more: they take connections, and ask for nothing.
 	other := f.gates[map[bool]string{true: "b", false: "c"}[by == "c"]]
 	other.Suspend()
+	defer other.Resume()
 	ctx, leave = context.WithTimeout(t.Context(), patience)
 	defer leave()
 	res = f.send(ctx, a, f.keys.app, chatPath, f.chat(2, false))
