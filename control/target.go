@@ -20,7 +20,7 @@ import (
 //  6. what waits and has to borrow, by rank, one request at a time for each replica,
 //     also out of what is kept for its own class;
 //     one that has waited for long gets, when somebody's ends, what that one borrows
-//     beyond an equal part, or where its replica has nothing of the class, whatever ends;
+//     beyond an equal part;
 //  7. what was wanted of late;
 //  8. the rest in equal parts, slots with their part of the KV tokens, so that a
 //     request that comes finds capacity where it comes.
@@ -613,9 +613,7 @@ func (a *Allocator) waitsBeyond(k int) {
 		if at.head[0] < 1 || a.now-at.since < Time(a.cfg.Starve) || t.asks[i].class >= 0 {
 			continue
 		}
-		if !a.cutFor(i, k, at.head) {
-			a.turnFor(i, k, at.head)
-		}
+		a.cutFor(i, k, at.head)
 	}
 }
 
@@ -669,7 +667,7 @@ func (a *Allocator) keptOf(i, k int) (sum Amount) {
 // that leaves him no less than life i then has. It comes free when something of his
 // ends. Who waits for something himself is left alone: he would have to end his loans
 // for it.
-func (a *Allocator) cutFor(i, k int, unit Amount) bool {
+func (a *Allocator) cutFor(i, k int, unit Amount) {
 	t := &a.t
 	ne := len(a.pool.Engines)
 	total := func(j int) (n Amount) {
@@ -686,7 +684,7 @@ func (a *Allocator) cutFor(i, k int, unit Amount) bool {
 		}
 	}
 	if donor < 0 {
-		return false
+		return
 	}
 	for e := range ne {
 		loan := &t.loan[donor][k*ne+e]
@@ -696,56 +694,6 @@ func (a *Allocator) cutFor(i, k int, unit Amount) bool {
 		*loan = minus(*loan, unit)
 		a.takeFor(donor, k, e, minus(Amount{}, unit))
 		a.takeFor(i, k, e, unit)
-		t.cut[donor] = true
-		t.ask(i, k, unit, false)
-		return true
-	}
-	return false
-}
-
-// turnFor gives a replica that has nothing of class k, and whose request waits for as long
-// as any, the next that ends of what another uses, also within the floor: else who was first
-// keeps the floor for as long as his queue has something. What he runs stays protected.
-func (a *Allocator) turnFor(i, k int, unit Amount) {
-	t := &a.t
-	at := &t.lives[i].classes[k]
-	if at.total != (Amount{}) {
-		return
-	}
-	donor := -1
-	for j, l := range t.lives {
-		his := &l.classes[k]
-		if j == i || his.total[0] == 0 || t.asks[j].class >= 0 || donor >= 0 && his.total[0] <= t.lives[donor].classes[k].total[0] {
-			continue
-		}
-		if his.waiting == 0 || b2i(at.late) < b2i(his.late) || at.late == his.late && at.age <= his.age {
-			donor = j
-		}
-	}
-	if donor < 0 {
-		return
-	}
-	if c := t.ceiling[k]; c >= 0 && !within(over(unit, t.room(i, c)), t.use[donor][c]) {
-		return
-	}
-	for e := range a.pool.Engines {
-		give := over(unit, most(t.room(i, e), Amount{}))
-		if give == (Amount{}) || !within(give, least(t.lives[donor].classes[k].used[e], t.use[donor][e])) {
-			continue
-		}
-		a.takeFor(donor, k, e, minus(Amount{}, give))
-		a.takeFor(i, k, e, unit)
-		// It comes by itself: nobody's loan ends for it.
-		loan := &t.loan[donor][k*len(a.pool.Engines)+e]
-		firm := over(give, *loan)
-		*loan = over(*loan, give)
-		t.firm[donor][e] = over(t.firm[donor][e], firm)
-		if c := t.ceiling[k]; c >= 0 {
-			t.firm[donor][c] = over(t.firm[donor][c], firm)
-		}
-		if firm != (Amount{}) {
-			t.protected[i][k] = plus(t.protected[i][k], unit)
-		}
 		t.cut[donor] = true
 		t.ask(i, k, unit, false)
 		return
