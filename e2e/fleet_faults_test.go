@@ -143,7 +143,7 @@ func (f *faulty) watch(ctx context.Context) {
 				f.most = max(f.most, n)
 				if n > fleetSlots {
 					f.over.Add(1)
-					f.t.Errorf("the engine holds %v requests of %d", n, fleetSlots)
+					f.t.Errorf("%s: the engine runs %v and has %v waiting, of %d slots", time.Now().Format("15:04:05.000"), m.running(), m.waiting(), fleetSlots)
 				}
 			}
 			select {
