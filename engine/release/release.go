@@ -93,6 +93,7 @@ type Ticket struct {
 	result  engine.Confirmation
 	waiters int
 
+	open  bool // waited for, and not confirmed
 	based bool // progress holds a sample's value
 	last  int64
 	moves int       // of the counters, since the first sample that counts
@@ -122,6 +123,7 @@ type Watcher struct {
 
 	mu      sync.Mutex
 	judge   judge
+	wanted  func() // the engine is shared: says that others are to be heard
 	polling bool
 	stop    context.CancelFunc // ends the series under way
 }
@@ -139,9 +141,40 @@ func (w *Watcher) Note(s Sample) {
 	w.takeLocked(s)
 }
 
+// Share tells that others send to the engine, before anything else. wanted is called
+// when a confirmation waits for what they have there.
+func (w *Watcher) Share(wanted func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted, w.judge.shared = wanted, true
+}
+
+// Others takes in what the others have said last, all of them.
+func (w *Watcher) Others(all []engine.Presence) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judge.told(all)
+	w.restLocked()
+}
+
+// Doubts tells whether a confirmation waits for what others have at the engine.
+func (w *Watcher) Doubts() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.judge.doubts()
+}
+
 // takeLocked judges a sample and ends the series with its last waiter.
 func (w *Watcher) takeLocked(s Sample) {
 	w.judge.sample(s)
+	w.restLocked()
+	if w.judge.doubts() {
+		w.wanted()
+	}
+}
+
+// restLocked ends the series if nobody waits any more.
+func (w *Watcher) restLocked() {
 	if w.polling && len(w.judge.tickets) == 0 {
 		w.endLocked()
 	}

@@ -83,8 +83,8 @@ func FuzzModels(f *testing.F) {
 func TestOverReleaseIsLoud(t *testing.T) {
 	var l Ledger
 	e := l.enter(false)
-	e.leave()
-	e.leave() // leaves nothing behind
+	e.Leave()
+	e.Leave() // leaves nothing behind
 	if l.Count() != (Count{}) {
 		t.Errorf("%+v", l.Count())
 	}
