@@ -501,6 +501,9 @@ func (c *Core) reckon() {
 		c.foreign = c.foreign.add(en.foreign)
 	}
 	c.relieve()
+	for k := range c.classes {
+		c.classes[k].theirs = c.atOthers(Class(k)).Used
+	}
 	c.setFloors()
 	c.promised = Amount{}
 	for k := range c.classes {

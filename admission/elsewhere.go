@@ -17,7 +17,8 @@ package admission
 //     need only ask for.
 //
 // It comes late, and may be of a moment that is past. Nothing is unsafe then: what is
-// admitted goes by the share.
+// admitted goes by the share. Once the share's lease is over it counts no more: nobody
+// says then what others do.
 type Elsewhere struct {
 	Engines []EngineElsewhere // by the table's index; those that are missing are zero
 	Classes []ClassElsewhere
@@ -112,7 +113,7 @@ func (c *Core) stirs() bool {
 
 // atOthers is what is known of a class at other cores.
 func (c *Core) atOthers(k Class) *ClassElsewhere {
-	if int(k) < len(c.away.Classes) {
+	if c.knows() && int(k) < len(c.away.Classes) {
 		return &c.away.Classes[k]
 	}
 	return &nothing
@@ -134,7 +135,7 @@ func (o *ClassElsewhere) there() bool { return o.Waiting > 0 || o.Used != (Amoun
 // running is how many sequences are on an engine, of all cores.
 func (c *Core) running(en *engine) int64 {
 	n := en.used[Slots]
-	if int(en.id) < len(c.away.Engines) {
+	if c.knows() && int(en.id) < len(c.away.Engines) {
 		n += c.away.Engines[en.id].Used[Slots]
 	}
 	return n
@@ -196,7 +197,7 @@ func (c *Core) relieve() {
 // learnElsewhere takes over what is new of one class.
 func (c *Core) learnElsewhere(k Class, was, o *ClassElsewhere) {
 	cl := &c.classes[k]
-	if cl.theirs = o.Used; cl.theirs != was.Used {
+	if cl.theirs = c.atOthers(k).Used; cl.theirs != was.Used {
 		cl.peak.set(c.now, cl.used.add(cl.theirs))
 	}
 	came := was.Offered != 0 && o.Offered > was.Offered
@@ -306,8 +307,8 @@ func (c *Core) barred(k Class) bool {
 	if c.share.within != 0 {
 		return true
 	}
-	for j := range c.away.Classes {
-		if o := &c.away.Classes[j]; o.Within || o.Wants && Class(j) < k {
+	for j := range c.classes {
+		if o := c.atOthers(Class(j)); o.Within || o.Wants && Class(j) < k {
 			return true
 		}
 	}

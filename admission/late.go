@@ -108,8 +108,8 @@ func (c *Core) crowds(k Class, en *engine, q *request) bool {
 			least = min(least, Time(r.objective(&c.classes[k]).First)-(c.now-r.arrived))
 		}
 	}
-	for j := range c.away.Classes {
-		step += en.timing.prefills(c.away.Classes[j].at(en.id))
+	for j := range c.classes {
+		step += en.timing.prefills(c.atOthers(Class(j)).at(en.id))
 	}
 	if o := c.atOthers(k); o.Starting != 0 {
 		least = min(least, Time(c.classes[k].spec.Objective.First)-(c.now-o.Starting))

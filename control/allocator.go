@@ -31,6 +31,7 @@ type Allocator struct {
 	news     bool   // replicas have something to be told of each other
 	told     Time   // when they last were, by the shell's clock
 	nNews    uint64
+	follows  bool // another led before
 
 	fx []Effect
 	t  target // scratch and result of the last decision
@@ -44,6 +45,7 @@ type account struct {
 	// foreign is what the engine runs that no replica sent; unexplained are the last two
 	// differences that it is the smaller of.
 	foreign     Amount
+	beside      Amount // as replicas were told
 	unexplained [2]Amount
 	samples     int
 	sampled     Time
@@ -152,6 +154,7 @@ type classAt struct {
 	away    Away
 	said    Time   // when it was
 	shown   Amount // of the floor, as replicas were told
+	barred  bool   // that it waits within the floor, as they were told
 }
 
 // handoff is one that is open.
@@ -294,7 +297,7 @@ func (a *Allocator) configure(p *Pool) {
 		a.reset(l, &old)
 		a.revive(l)
 	}
-	a.echoed = a.rev // everybody is told
+	a.echoed, a.news = a.rev, true // everybody is told
 }
 
 // retire remembers what a life may have of an account that is configured no more.
@@ -401,6 +404,7 @@ func (a *Allocator) load(g *Grant) {
 		l = a.born(g.ID)
 	}
 	a.rev = max(a.rev, g.Rev)
+	a.news, a.follows = true, true
 	l.lease, l.rev = g.Lease, g.Rev
 	before, now := make([]Amount, len(a.accounts)), make([]Amount, len(a.accounts))
 	for i := range g.Accounts {
@@ -467,6 +471,7 @@ func (a *Allocator) depart(l *life) {
 		l.classes[k] = classAt{used: l.classes[k].used, slack: never}
 	}
 	l.recall = false
+	a.news = true // that it does nothing any more
 	a.drop(l)
 }
 

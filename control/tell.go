@@ -20,13 +20,18 @@ func (a *Allocator) tellEvery() Time {
 	return tellEach * Time(len(a.lives)*len(a.pool.Classes))
 }
 
-// tell tells the replicas of each other, if there is something new.
+// tell tells the replicas of each other, if there is something new. What they were told
+// before counts until then, an earlier leader's too.
 func (a *Allocator) tell() {
 	t := &a.t
 	for i, l := range t.lives {
 		for k := range l.classes {
-			a.news = a.news || l.classes[k].shown != t.protected[i][k]
+			at := &l.classes[k]
+			a.news = a.news || at.shown != t.protected[i][k] || at.barred != t.bars[i][k]
 		}
+	}
+	for e := range a.pool.Engines {
+		a.news = a.news || a.accounts[e].beside != a.beside(e)
 	}
 	if !a.news || a.last < a.told+a.tellEvery() && a.nNews > 0 {
 		return
@@ -34,7 +39,8 @@ func (a *Allocator) tell() {
 	a.news, a.told = false, a.last
 	s := &News{Pool: a.pool.Name, Epoch: a.epoch}
 	for e := range a.pool.Engines {
-		v := EngineNews{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{}), Foreign: a.beside(e)}
+		a.accounts[e].beside = a.beside(e)
+		v := EngineNews{Engine: a.pool.Engines[e].Name, Idle: most(t.idle[e], Amount{}), Foreign: a.accounts[e].beside}
 		for _, l := range t.lives {
 			for _, end := range l.ends[e] {
 				v.Ends = append(v.Ends, End{duration(end.at - a.now), end.amount})
@@ -48,12 +54,12 @@ func (a *Allocator) tell() {
 	for i, l := range t.lives {
 		for k := range l.classes {
 			at := &l.classes[k]
-			at.shown = t.protected[i][k]
+			at.shown, at.barred = t.protected[i][k], t.bars[i][k]
 			if at.away.Offered == 0 && at.shown == (Amount{}) {
 				continue
 			}
 			row := ClassNews{ID: l.id, Class: a.pool.Classes[k].Name, Used: slices.Clone(at.used), Waiting: at.waiting, Protected: at.shown, Away: at.away}
-			row.Within = t.bars[i][k]
+			row.Within = at.barred
 			since := duration(a.now - at.said)
 			older := func(d *time.Duration) {
 				if *d >= 0 {
@@ -70,7 +76,7 @@ func (a *Allocator) tell() {
 			s.Classes = append(s.Classes, row)
 		}
 	}
-	if len(s.Classes) > 0 || a.nNews > 0 {
+	if len(s.Classes) > 0 || a.nNews > 0 || a.follows {
 		a.nNews++
 		s.Seq = a.nNews
 		a.fx = append(a.fx, Effect{Op: Tell, News: s})
@@ -118,12 +124,30 @@ func (a *Allocator) speed(e int) (all admission.Speed) {
 	return all
 }
 
-// Elsewhere is what news tell the core of one replica, which has the table base.
+// Heard is which news a replica's core has been told last.
+type Heard struct{ epoch, seq uint64 }
+
+// Take tells whether news are to be told to the core of a replica whose last grant is g:
+// not those that come late, nor those of a leader whose term is known to be over.
+func (h *Heard) Take(n *News, g *Grant) bool {
+	if n.Epoch < h.epoch || n.Epoch == h.epoch && n.Seq <= h.seq || g != nil && n.Epoch < g.Epoch {
+		return false
+	}
+	h.epoch, h.seq = n.Epoch, n.Seq
+	return true
+}
+
+// Seq is their number, 0 before the first.
+func (h *Heard) Seq() uint64 { return h.seq }
+
+// Elsewhere is what news tell the core of one replica, which has the table base and to
+// which they came at now. By its clock that is when what they say was so: no two clocks
+// are compared, so that ages lack what the way took.
 func (s *News) Elsewhere(base *admission.Table, id ID, now Time) *admission.Elsewhere {
 	v := &admission.Elsewhere{Engines: make([]admission.EngineElsewhere, len(base.Engines)), Classes: make([]admission.ClassElsewhere, len(base.Classes))}
 	engine := make([]int, len(s.Engines))
 	for i := range s.Engines {
-		engine[i] = slices.IndexFunc(base.Engines, func(e admission.EngineSpec) bool { return e.Name == s.Engines[i].Engine })
+		engine[i] = slices.IndexFunc(base.Engines, func(e admission.EngineSpec) bool { return e.Name == s.Engines[i].Engine && !e.Closed })
 		if e := engine[i]; e >= 0 {
 			v.Engines[e].Idle, v.Engines[e].Foreign, v.Engines[e].Speed = s.Engines[i].Idle, s.Engines[i].Foreign, s.Engines[i].Speed
 			for _, end := range s.Engines[i].Ends {

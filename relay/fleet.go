@@ -21,7 +21,13 @@ type fleet struct {
 	until  admission.Time // when that is over, as the core was told
 	// beside is, by the table's engines, what still ran there by rows of an earlier
 	// configuration then.
-	beside  []admission.Amount
+	beside []admission.Amount
+	// news are what the others do, as told last, nil before that; came is when, and rows
+	// which engines the core was told of then.
+	news    *control.News
+	heard   control.Heard
+	came    admission.Time
+	rows    []string
 	longest time.Duration  // residual that was ever reported
 	taken   admission.Time // when it was taken
 	// Samples of each engine, counted.
@@ -148,6 +154,39 @@ func (p *Pool) Grant(g *control.Grant) error {
 	return nil
 }
 
+// Told hands it what the leader says of all replicas, which came at a moment.
+func (p *Pool) Told(n *control.News, came time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.fleet
+	if g, _, _ := f.holder.Grant(p.now()); !f.heard.Take(n, g) {
+		return
+	}
+	f.news, f.came = n, admission.Time(came.Sub(p.cfg.Start))
+	p.tellLocked()
+}
+
+// tellLocked tells the core of the others, if there is one and something is known.
+func (p *Pool) tellLocked() {
+	f := p.fleet
+	if f.news == nil || p.core == nil || p.core.shadow != nil {
+		return
+	}
+	f.rows = rowsOf(p.table)
+	p.stepLocked(p.core, &admission.Event{Kind: admission.Told, Elsewhere: f.news.Elsewhere(p.table, p.cfg.Replica, f.came)})
+}
+
+// rowsOf are a table's open engines, each in its place.
+func rowsOf(t *admission.Table) []string {
+	rows := make([]string, len(t.Engines))
+	for i := range t.Engines {
+		if !t.Engines[i].Closed {
+			rows[i] = t.Engines[i].Name
+		}
+	}
+	return rows
+}
+
 // shareLocked brings the core's table up to the grant.
 func (p *Pool) shareLocked() {
 	if p.core != nil {
@@ -180,6 +219,9 @@ func (p *Pool) Report() *control.Report {
 	if f.beside != nil && !slices.Equal(p.besideLocked(p.table), f.beside) {
 		p.shareLocked()
 	}
+	if f.news != nil && !slices.Equal(rowsOf(p.table), f.rows) {
+		p.tellLocked() // of the engines that it has now
+	}
 	// What is due by the time is done before anything is said.
 	p.stepLocked(p.core, &admission.Event{Kind: admission.Tick})
 	core := p.core.decider.(*admission.Core)
@@ -195,7 +237,7 @@ func (p *Pool) Report() *control.Report {
 	r.Lease, _ = f.holder.Lease()
 	r.Fill(p.table, &f.demands)
 	if g, _, ok := f.holder.Grant(now); ok {
-		r.Epoch, r.Rev, r.GrantAge = g.Epoch, g.Rev, time.Duration(now-f.taken)
+		r.Epoch, r.Rev, r.GrantAge, r.News = g.Epoch, g.Rev, time.Duration(now-f.taken), f.heard.Seq()
 	}
 	for i := range r.Engines {
 		if i >= len(f.samples) || f.samples[i] == 0 || p.engines[i].state != admission.Ready {

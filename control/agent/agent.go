@@ -21,6 +21,8 @@ type Pool interface {
 	Leased(lease int64, sent time.Time, ttl time.Duration)
 	Unleased()
 	Grant(*control.Grant) error
+	// Told is what the leader says of all replicas, which came at a moment.
+	Told(news *control.News, came time.Time)
 	Report() *control.Report
 	Wants() <-chan struct{}
 }
@@ -46,9 +48,17 @@ type Agent struct {
 
 	mu    sync.Mutex
 	pools map[string]*member
-	// held is the last grant of each pool, of those too that are not here yet.
-	held map[string]*control.Grant
-	life *life // nil: without a lease
+	// held is the last grant of each pool, heard the last news; of those too that are not
+	// here yet.
+	held  map[string]*control.Grant
+	heard map[string]heard
+	life  *life // nil: without a lease
+}
+
+// heard are news, and when they came.
+type heard struct {
+	news *control.News
+	came time.Time
 }
 
 // life is what a lease's tasks share.
@@ -75,7 +85,7 @@ type member struct {
 
 // New makes an agent. Run ties it to the store.
 func New(cfg Config) *Agent {
-	a := &Agent{cfg: cfg, pools: map[string]*member{}, held: map[string]*control.Grant{}}
+	a := &Agent{cfg: cfg, pools: map[string]*member{}, held: map[string]*control.Grant{}, heard: map[string]heard{}}
 	for _, p := range cfg.Pools {
 		a.Add(p)
 	}
@@ -88,6 +98,9 @@ func (a *Agent) Add(p Pool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pools[p.Name()] = m
+	if h := a.heard[p.Name()]; h.news != nil {
+		m.Told(h.news, h.came)
+	}
 	if l := a.life; l != nil && l.last != (store.Renewal{}) {
 		a.beginLocked(l, m)
 		if g := a.held[p.Name()]; g != nil {
@@ -173,6 +186,12 @@ func (a *Agent) live(ctx context.Context) error {
 			a.take(g)
 		}
 	})
+	news := a.cfg.Store.News(inner)
+	l.tasks.Go(func() {
+		for n := range news {
+			a.hear(n)
+		}
+	})
 	for {
 		select {
 		case <-ctx.Done():
@@ -237,6 +256,18 @@ func (a *Agent) takeLocked(m *member, g *control.Grant) {
 	select {
 	case m.acks <- struct{}{}:
 	default:
+	}
+}
+
+// hear hands news to their pool.
+func (a *Agent) hear(n *control.News) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := heard{n, time.Now()}
+	a.heard[n.Pool] = h
+	if m := a.pools[n.Pool]; m != nil {
+		a.cfg.Metrics.heard(n)
+		m.Told(h.news, h.came)
 	}
 }
 

@@ -22,6 +22,8 @@ type pool struct {
 	id     control.ID
 	wants  chan struct{}
 	holder *control.Holder
+	heard  control.Heard
+	away   *admission.Elsewhere // that the core was told last
 	start  time.Time
 
 	mu    sync.Mutex
@@ -155,6 +157,21 @@ func (p *pool) Grant(g *control.Grant) error {
 	return nil
 }
 
+func (p *pool) Told(n *control.News, came time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g, _, _ := p.holder.Grant(p.now()); p.heard.Take(n, g) {
+		p.away = n.Elsewhere(p.base, p.id, admission.Time(came.Sub(p.start))+1)
+		p.stepLocked(&admission.Event{Kind: admission.Told, Elsewhere: p.away})
+	}
+}
+
+func (p *pool) elsewhere() *admission.Elsewhere {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.away
+}
+
 func (p *pool) Report() *control.Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,7 +182,7 @@ func (p *pool) Report() *control.Report {
 	r.Lease, _ = p.holder.Lease()
 	r.Fill(p.base, &d)
 	if g, _, ok := p.holder.Grant(p.now()); ok {
-		r.Epoch, r.Rev = g.Epoch, g.Rev
+		r.Epoch, r.Rev, r.News = g.Epoch, g.Rev, p.heard.Seq()
 	}
 	r.Residual = 10 * time.Second
 	return r
@@ -287,9 +304,45 @@ func TestCutReplica(t *testing.T) {
 		time.Sleep(12 * time.Second)
 		f.check(t, []int{0, 0}, []int{4, 0})
 		f.links[1].Heal()
+		// b knows that a had not room enough for its class, which keeps its floor until it is
+		// idle; and then that it is.
 		a.endSome(2)
 		time.Sleep(10 * time.Second)
-		f.check(t, []int{0, 2}, []int{2, 0})
+		f.check(t, []int{0, 1}, []int{2, 0})
+		a.endSome(2)
+		time.Sleep(2 * time.Second)
+		f.check(t, []int{0, 2}, []int{0, 0})
+	})
+}
+
+// TestReplicasAreToldOfEachOther: what one runs reaches the core of another, whose reports
+// say so; one that was cut off goes by nothing of it, and then hears what there is.
+func TestReplicasAreToldOfEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		f := start(t, ctx, "a", "b")
+		defer stop()
+		time.Sleep(5 * time.Second)
+		a, b := f.pools[0], f.pools[1]
+		a.offer(0)
+		time.Sleep(100 * time.Millisecond)
+		if n := b.elsewhere(); n == nil || n.Classes[0].Used != (admission.Of(1, 1000)) {
+			t.Fatalf("b was told %+v, want that one request of interactive runs at a", n)
+		}
+		if r := b.Report(); r.News == 0 || r.News != b.heard.Seq() {
+			t.Errorf("b's report says that its core was told %d, want %d", r.News, b.heard.Seq())
+		}
+		f.links[1].Cut()
+		time.Sleep(ttl)
+		if r := b.Report(); r.News != 0 {
+			t.Errorf("b's report says that its core knows of the others by %d, though nobody tells it", r.News)
+		}
+		f.links[1].Heal()
+		a.endAll()
+		time.Sleep(2 * ttl)
+		if n := b.elsewhere(); n.Classes[0].Used != (admission.Amount{}) {
+			t.Errorf("b was told %+v, want that nothing runs at a", n)
+		}
 	})
 }
 

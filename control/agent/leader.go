@@ -116,6 +116,9 @@ type ruled struct {
 	mu sync.Mutex
 	// What is to be written for each life, and whether somebody is at it.
 	pending map[control.ID]*write
+	// What the replicas are to be told, nil: nothing new; and whether somebody is at it.
+	news    *control.News
+	telling bool
 	// What was published, without its number and time, when that was looked at and when it
 	// was written; whether that is still under way or has failed.
 	status []byte
@@ -380,6 +383,8 @@ func (t *term) step(p *ruled, ev *control.Event) {
 			t.put(p, e.Grant.ID, e.Grant)
 		case control.Remove:
 			t.put(p, e.ID, nil)
+		case control.Tell:
+			t.tell(p, e.News)
 		case control.Note:
 			h := e.Handoff
 			t.leader.cfg.Metrics.handoff(&h)
@@ -446,6 +451,56 @@ func (t *term) writer(p *ruled, id control.ID, w *write) {
 			}
 			p.mu.Unlock()
 		}
+	}
+}
+
+// tell has the replicas told, one write after the other: while one is under way what is
+// newer replaces what waits.
+func (t *term) tell(p *ruled, n *control.News) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.news = n
+	if !p.telling {
+		p.telling = true
+		t.tasks.Go(func() { t.teller(p) })
+	}
+}
+
+// teller repeats what is to be told until it is in the store: replicas go by what they
+// were told last.
+func (t *term) teller(p *ruled) {
+	for wait := retry; ; {
+		p.mu.Lock()
+		n := p.news
+		p.telling = n != nil
+		p.mu.Unlock()
+		if n == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(t.ctx, t.leader.cfg.Timeout)
+		err := t.Tell(ctx, n)
+		cancel()
+		t.leader.cfg.Metrics.Store("tell", err)
+		switch {
+		case err == nil:
+			p.mu.Lock()
+			if p.news == n {
+				p.news = nil
+			}
+			p.mu.Unlock()
+			wait = retry
+			continue
+		case errors.Is(err, store.ErrFenced):
+			t.once.Do(func() { close(t.fenced) })
+			return
+		}
+		t.leader.cfg.Log.Debug("the replicas were not told of each other", "pool", n.Pool, "err", err)
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, time.Second)
 	}
 }
 

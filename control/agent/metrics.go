@@ -17,6 +17,7 @@ import (
 type Metrics struct {
 	expires  atomic.Int64 // unix ns
 	takenAt  *prometheus.GaugeVec
+	toldAt   *prometheus.GaugeVec
 	refusals *prometheus.CounterVec
 	losses   prometheus.Counter
 	errors   *prometheus.CounterVec
@@ -31,6 +32,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		takenAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "headgate_grant_taken_timestamp_seconds", Help: "When the grant in force was taken; its age is the time since.",
+		}, []string{"pool"}),
+		toldAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "headgate_fleet_told_timestamp_seconds", Help: "When the replica was last told by the leader what the others do; the time since is long, too, where nothing changes.",
 		}, []string{"pool"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "headgate_grants_refused_total", Help: "Grants that did not count: of an old epoch, revision or lease, or too late.",
@@ -66,12 +70,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, operation := range operations {
 		m.errors.WithLabelValues(operation)
 	}
-	reg.MustRegister(m.takenAt, m.refusals, m.losses, m.errors, m.answered, m.epoch, m.fenced, m.handoffs, margin)
+	reg.MustRegister(m.takenAt, m.toldAt, m.refusals, m.losses, m.errors, m.answered, m.epoch, m.fenced, m.handoffs, margin)
 	return m
 }
 
 // operations are what the store is asked.
-var operations = []string{"join", "leave", "report", "campaign", "resign", "write", "remove", "publish", "state"}
+var operations = []string{"join", "leave", "report", "campaign", "resign", "write", "remove", "tell", "publish", "state"}
 
 // Store counts what became of an operation of the store.
 func (m *Metrics) Store(operation string, err error) {
@@ -104,6 +108,12 @@ func (m *Metrics) lost() {
 func (m *Metrics) took(g *control.Grant) {
 	if m != nil {
 		m.takenAt.WithLabelValues(g.Pool).SetToCurrentTime()
+	}
+}
+
+func (m *Metrics) heard(n *control.News) {
+	if m != nil {
+		m.toldAt.WithLabelValues(n.Pool).SetToCurrentTime()
 	}
 }
 

@@ -12,10 +12,11 @@
 //	grants/<replica>/<boot>/<pool>     control.Grant. The leader writes it.
 //	reports/<replica>/<boot>/<pool>    control.Report. The replica writes it, and its lease's end leaves it.
 //	status/<pool>                      What the leader tells people and replicas about a pool.
+//	told/<pool>                        control.News, the last. The leader tells all replicas what the others do.
 //	leader/<lease>                     {"leader": name}. Candidates, the oldest of them leads.
 //
 // What stands in a name for itself, a slash for one, is escaped as in a URL's path.
-// A replica watches members and its own grants, the leader members and reports: none
+// A replica watches members, its own grants and what all are told, the leader members and reports: none
 // is sent what it does not need. A user who may read and write below the fleet's
 // name may do all that a fleet does.
 //

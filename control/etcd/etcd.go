@@ -262,12 +262,14 @@ type version struct {
 	order order
 }
 
-// order is of a grant its epoch and number, of a report its number.
+// order is of a grant and of news their epoch and number, of a report its number.
 type order [2]uint64
 
 func (o order) after(p order) bool { return slices.Compare(o[:], p[:]) > 0 }
 
 func orderOfGrant(g *control.Grant) order { return order{g.Epoch, g.Rev} }
+
+func orderOfNews(n *control.News) order { return order{n.Epoch, n.Seq} }
 
 func orderOfReport(r *control.Report) order { return order{r.Seq} }
 
@@ -373,6 +375,8 @@ func (s *Store) State(ctx context.Context) (*store.State, error) {
 			state.Reports, err = appendJSON(state.Reports, kv)
 		case statusOf:
 			state.Status[names[0]] = kv.Value
+		case toldOf:
+			state.News, err = appendJSON(state.News, kv)
 		case leaderOf:
 			if first == 0 || kv.CreateRevision < first {
 				var c candidate

@@ -25,6 +25,7 @@ const (
 	membersOf kind = "members"
 	reportsOf kind = "reports"
 	statusOf  kind = "status"
+	toldOf    kind = "told"
 )
 
 // keyRange is the keys from one on and before another.
@@ -70,7 +71,7 @@ func (k keys) parse(key string) (of kind, names []string) {
 	}
 	parts := strings.Split(rest, "/")
 	of = kind(parts[0])
-	if want, ok := map[kind]int{grantsOf: 3, leaderOf: 1, membersOf: 1, reportsOf: 3, statusOf: 1}[of]; !ok || len(parts) != want+1 {
+	if want, ok := map[kind]int{grantsOf: 3, leaderOf: 1, membersOf: 1, reportsOf: 3, statusOf: 1, toldOf: 1}[of]; !ok || len(parts) != want+1 {
 		return "", nil
 	}
 	for _, p := range parts[1:] {

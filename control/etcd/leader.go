@@ -27,6 +27,7 @@ type term struct {
 	rev    int64 // that the key was made at
 	fence  fence
 	grants written // by this leader, or by those before it
+	news   written
 }
 
 // Campaign implements store.Store. The lease is of whole seconds, MinLease or more.
@@ -178,6 +179,12 @@ func (t *term) Remove(ctx context.Context, pool string, id control.ID) error {
 		t.grants.set(grant, version{})
 	}
 	return err
+}
+
+// Tell implements store.Leadership.
+func (t *term) Tell(ctx context.Context, n *control.News) error {
+	return t.ended(replace(t.store, ctx, fmt.Sprintf("tell news %d of pool %s", n.Seq, n.Pool), t.fence, &t.news,
+		t.store.keys.key(toldOf, n.Pool), n, orderOfNews))
 }
 
 // Publish implements store.Leadership.

@@ -114,23 +114,12 @@ func (s *Store) followAt(ctx context.Context, m member, r keyRange, rev int64, c
 
 // Grants implements store.Store.
 func (s *Store) Grants(ctx context.Context, id control.ID) <-chan *control.Grant {
-	out, feed := make(chan *control.Grant), store.NewGrantFeed()
-	put := func(kv *keyValue) {
-		if g, ok := decode[control.Grant](s, kv); ok {
-			feed.Put(g)
-		}
-	}
-	return serve(s, ctx, out, feed.Serve, s.keys.under(grantsOf, id.Replica, id.Boot), func(kvs []*keyValue) {
-		for _, kv := range kvs {
-			put(kv)
-		}
-	}, func(events []*clientv3.Event) {
-		for _, e := range events {
-			if e.Type == clientv3.EventTypePut {
-				put(e.Kv)
-			}
-		}
-	})
+	return latest(s, ctx, store.NewGrantFeed(), s.keys.under(grantsOf, id.Replica, id.Boot), decode[control.Grant])
+}
+
+// News implements store.Store.
+func (s *Store) News(ctx context.Context) <-chan *control.News {
+	return latest(s, ctx, store.NewNewsFeed(), s.keys.under(toldOf), decode[control.News])
 }
 
 // Members implements store.Store.
@@ -169,13 +158,23 @@ func (s *Store) Members(ctx context.Context) <-chan []control.Member {
 
 // Statuses implements store.Store.
 func (s *Store) Statuses(ctx context.Context) <-chan store.PoolStatus {
-	out, feed := make(chan store.PoolStatus), store.NewStatusFeed()
+	return latest(s, ctx, store.NewStatusFeed(), s.keys.under(statusOf), func(s *Store, kv *keyValue) (store.PoolStatus, bool) {
+		_, names := s.keys.parse(string(kv.Key))
+		if len(names) == 0 {
+			return store.PoolStatus{}, false
+		}
+		return store.PoolStatus{Pool: names[0], Status: kv.Value}, true
+	})
+}
+
+// latest runs a watch of what is there of pools, and of what is written.
+func latest[T any](s *Store, ctx context.Context, feed *store.PoolFeed[T], r keyRange, read func(*Store, *keyValue) (T, bool)) <-chan T {
 	put := func(kv *keyValue) {
-		if kind, names := s.keys.parse(string(kv.Key)); kind == statusOf {
-			feed.Put(store.PoolStatus{Pool: names[0], Status: kv.Value})
+		if v, ok := read(s, kv); ok {
+			feed.Put(v)
 		}
 	}
-	return serve(s, ctx, out, feed.Serve, s.keys.under(statusOf), func(kvs []*keyValue) {
+	return serve(s, ctx, make(chan T), feed.Serve, r, func(kvs []*keyValue) {
 		for _, kv := range kvs {
 			put(kv)
 		}

@@ -20,6 +20,7 @@ type controller struct {
 	told  []control.Member // to the allocator
 	// What is to be written for each life, in the order of their first grants.
 	pending []*write
+	news    *control.News // that is not in the store yet
 	fx      []control.Effect
 	armed   Time
 }
@@ -88,7 +89,7 @@ func (c *controller) campaign() {
 func (c *controller) lead(epoch uint64, lease int64, ends Time) {
 	c.epoch, c.lease, c.ends = epoch, lease, ends
 	c.alloc = control.NewAllocator(c.pool, epoch, c.w.p.judge)
-	c.told, c.pending, c.armed = nil, nil, 0
+	c.told, c.pending, c.news, c.armed = nil, nil, nil, 0
 	c.feed.gen++
 	c.feed.on = false
 	c.log("leads in epoch %d", epoch)
@@ -239,18 +240,35 @@ func (c *controller) step(ev *control.Event) {
 			c.log("forgets %s/%s", e.ID.Replica, e.ID.Boot)
 			c.put(e.ID, nil)
 		case control.Tell:
-			if c.w.news {
-				epoch, n := c.epoch, e.News
-				c.call(func() func() {
-					c.w.store.tell(epoch, n)
-					return nil
-				})
-			}
+			c.news = e.News
+			c.tell(e.News)
 		case control.Note:
 			c.w.stats.Handoffs[e.Handoff.Stage]++
 		}
 	}
 	c.flush()
+}
+
+// tell has news written, and again while nobody has answered and there are no later ones.
+func (c *controller) tell(n *control.News) {
+	w, epoch := c.w, c.epoch
+	c.call(func() func() {
+		ok := w.store.tell(n)
+		return func() {
+			switch {
+			case c.epoch != epoch || c.alloc == nil:
+			case !ok:
+				c.resign("it was fenced off")
+			case c.news == n:
+				c.news = nil
+			}
+		}
+	})
+	c.after(w.between(200*ms, 500*ms), func() {
+		if c.epoch == epoch && c.alloc != nil && c.news == n {
+			c.tell(n)
+		}
+	})
 }
 
 // put notes what is to be in the store for a life: the last is enough.

@@ -171,9 +171,6 @@ func (v *Violation) String() string {
 type Options struct {
 	// Log, if it is not nil, is told everything that happens.
 	Log func(format string, args ...any)
-	// News: cores are told of each other (control.News). It is for histories that ask
-	// what that changes; agents do not do it.
-	News bool
 }
 
 // Run is one history.
@@ -191,7 +188,7 @@ func Run(seed uint64, o Options) (Stats, *Violation) {
 // start makes a world in which everybody is about to start.
 func start(seed uint64, o Options) *world {
 	rng := rand.New(rand.NewPCG(seed, 0x9E3779B97F4A7C15))
-	w := &world{rng: rng, now: sec, logf: o.Log, news: o.News, forgotten: map[control.ID]bool{}}
+	w := &world{rng: rng, now: sec, logf: o.Log, forgotten: map[control.ID]bool{}}
 	w.stats = newStats()
 	w.p = newParams(seed, rng)
 	w.store = &store{}

@@ -22,10 +22,9 @@ type replica struct {
 	feed   watch
 
 	newest *control.Grant // that was heard of, taken or not
-	epoch  uint64         // of the last news of the others
-	news   uint64         // their number
-	tookAt Time           // when it was taken, by its own clock
-	tries  int            // of joining; 0 once joined
+	heard  control.Heard
+	tookAt Time // when it was taken, by its own clock
+	tries  int  // of joining; 0 once joined
 	seq    uint64
 	sent   Time // the last report
 	soon   bool // one will be sent soon
@@ -73,7 +72,7 @@ func (r *replica) start() {
 	r.life = w.born(r)
 	r.holder = control.NewHolder(w.p.pool.Name, r.id, w.p.drift)
 	r.feed = watch{gen: 1, restart: r.relist}
-	r.newest, r.epoch, r.news, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.armed = nil, 0, 0, 0, 0, 0, 0, false, 0
+	r.newest, r.heard, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.armed = nil, control.Heard{}, 0, 0, 0, 0, false, 0
 	r.base = w.p.base
 	r.core = admission.New(control.Share(r.base, nil, 0, false), slotsOfCore)
 	r.gauges = make([]gauge, len(w.engines))
@@ -165,10 +164,13 @@ func (r *replica) relist() {
 			return nil
 		}
 		n := r.feed.open()
-		g := r.w.store.grant(id)
+		g, news := r.w.store.grant(id), r.w.store.news
 		return func() {
 			if !r.feed.begin(n) {
 				return
+			}
+			if news != nil {
+				r.told(news)
 			}
 			if g != nil {
 				r.offered(g)
@@ -248,7 +250,6 @@ func (r *replica) tell() {
 	r.core.Demands(&r.demands)
 	rep := &control.Report{Pool: w.p.pool.Name, ID: r.id}
 	rep.Fill(r.base, &r.demands)
-	rep.News = r.news
 	// What it may admit before it is heard again lasts as long as the longest.
 	rep.Residual = max(rep.Residual, w.p.longest)
 	if rep.Lease, _ = r.holder.Lease(); rep.Lease == 0 {
@@ -257,7 +258,7 @@ func (r *replica) tell() {
 	r.seq++
 	rep.Seq = r.seq
 	if g, _, ok := r.holder.Grant(r.clock()); ok {
-		rep.Epoch, rep.Rev, rep.GrantAge = g.Epoch, g.Rev, time.Duration(r.clock()-r.tookAt)
+		rep.Epoch, rep.Rev, rep.GrantAge, rep.News = g.Epoch, g.Rev, time.Duration(r.clock()-r.tookAt), r.heard.Seq()
 	}
 	for i := range rep.Engines {
 		if v := &r.gauges[i]; v.seq > 0 {
@@ -440,10 +441,9 @@ func (r *replica) tokens(j *job, n int32) {
 
 // told is what others do, as the leader tells it.
 func (r *replica) told(n *control.News) {
-	if n.Epoch < r.epoch || n.Epoch == r.epoch && n.Seq <= r.news {
+	if g, _, _ := r.holder.Grant(r.clock()); !r.heard.Take(n, g) {
 		return
 	}
-	r.epoch, r.news = n.Epoch, n.Seq
 	r.w.stats.News++
 	r.step(&admission.Event{Kind: admission.Told, Elsewhere: n.Elsewhere(r.base, r.id, r.clock())})
 }

@@ -17,6 +17,7 @@ type store struct {
 	grants  []*control.Grant
 	reports []*control.Report
 	removed []*control.Grant // the last of lives that were removed
+	news    *control.News
 	epoch   uint64
 	leader  *lease // whose end ends the term; nil: nobody leads
 	leads   *controller
@@ -224,14 +225,19 @@ func (s *store) write(epoch uint64, g *control.Grant) (ok bool) {
 	return true
 }
 
-// tell sends what the leader tells all, if the term is not over.
-func (s *store) tell(epoch uint64, n *control.News) {
-	if s.fenced(epoch) {
-		return
+// tell keeps what the leader tells all, if the term is not over.
+func (s *store) tell(n *control.News) (ok bool) {
+	switch {
+	case s.fenced(n.Epoch):
+		return false
+	case s.news != nil && s.news.Epoch == n.Epoch && s.news.Seq >= n.Seq:
+		return true
 	}
+	s.news = n
 	for _, r := range s.w.replicas {
 		s.w.tell(&r.part, &r.feed, true, func() { r.told(n) })
 	}
+	return true
 }
 
 // remove forgets a life that is over, whose last grant had rev, if the term is not.

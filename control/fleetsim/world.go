@@ -25,7 +25,6 @@ type world struct {
 	seq   uint64
 	p     *params
 	logf  func(format string, args ...any) // nil: nobody reads it
-	news  bool
 	stats Stats
 	bad   *Violation
 

@@ -49,46 +49,66 @@ func serve[T any](ctx context.Context, s signal, out chan<- T, pop func() []T) {
 	}
 }
 
-// GrantFeed is what a life has still to be told of its grants: the last of each pool.
-type GrantFeed struct {
+// PoolFeed is what a reader has still to be told of the pools: the last of each.
+type PoolFeed[T any] struct {
+	of      func(T) string // the pool
+	newer   func(v, than T) bool
 	mu      sync.Mutex
-	pending []*control.Grant
-	last    map[string]*control.Grant // that was put in, by pool
+	pending []T
+	last    map[string]T // that was put in, by pool
 	signal  signal
 }
 
-// NewGrantFeed returns a feed with nothing in it.
-func NewGrantFeed() *GrantFeed {
-	return &GrantFeed{last: map[string]*control.Grant{}, signal: newSignal()}
+func newPoolFeed[T any](of func(T) string, newer func(v, than T) bool) *PoolFeed[T] {
+	return &PoolFeed[T]{of: of, newer: newer, last: map[string]T{}, signal: newSignal()}
 }
 
-// Put in a grant. One that is not newer than what was put before changes nothing.
-func (f *GrantFeed) Put(g *control.Grant) {
+// NewGrantFeed returns a feed of one life's grants, with nothing in it.
+func NewGrantFeed() *PoolFeed[*control.Grant] {
+	return newPoolFeed(func(g *control.Grant) string { return g.Pool }, Newer)
+}
+
+// NewNewsFeed returns a feed of what the replicas are told of each other, with nothing in
+// it.
+func NewNewsFeed() *PoolFeed[*control.News] {
+	return newPoolFeed(func(n *control.News) string { return n.Pool }, NewerNews)
+}
+
+// NewStatusFeed returns a feed of what leaders publish, with nothing in it. The same
+// again is told again.
+func NewStatusFeed() *PoolFeed[PoolStatus] {
+	return newPoolFeed(func(s PoolStatus) string { return s.Pool }, func(PoolStatus, PoolStatus) bool { return true })
+}
+
+// Put in a value: it replaces what was not sent yet of the same pool. One that is not
+// newer than what was put before changes nothing.
+func (f *PoolFeed[T]) Put(v T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if was := f.last[g.Pool]; was != nil && !Newer(g, was) {
+	pool := f.of(v)
+	if was, ok := f.last[pool]; ok && !f.newer(v, was) {
 		return
 	}
-	f.last[g.Pool] = g
-	if i := slices.IndexFunc(f.pending, func(p *control.Grant) bool { return p.Pool == g.Pool }); i >= 0 {
-		f.pending[i] = g
+	f.last[pool] = v
+	if i := slices.IndexFunc(f.pending, func(p T) bool { return f.of(p) == pool }); i >= 0 {
+		f.pending[i] = v
 	} else {
-		f.pending = append(f.pending, g)
+		f.pending = append(f.pending, v)
 	}
 	f.signal.set()
 }
 
-// Serve sends the grants to out until ctx is over, and closes it.
-func (f *GrantFeed) Serve(ctx context.Context, out chan<- *control.Grant) {
-	serve(ctx, f.signal, out, func() []*control.Grant {
+// Serve sends the values to out until ctx is over, and closes it.
+func (f *PoolFeed[T]) Serve(ctx context.Context, out chan<- T) {
+	serve(ctx, f.signal, out, func() []T {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if len(f.pending) == 0 {
 			return nil
 		}
-		g := f.pending[0]
+		v := f.pending[0]
 		f.pending = f.pending[1:]
-		return []*control.Grant{g}
+		return []T{v}
 	})
 }
 
@@ -98,40 +118,10 @@ func Newer(g, than *control.Grant) bool {
 	return g.Epoch > than.Epoch || g.Epoch == than.Epoch && g.Rev > than.Rev
 }
 
-// StatusFeed is what a reader has still to be told of the pools: the last of each.
-type StatusFeed struct {
-	mu      sync.Mutex
-	pending []PoolStatus
-	signal  signal
-}
-
-// NewStatusFeed returns a feed with nothing in it.
-func NewStatusFeed() *StatusFeed { return &StatusFeed{signal: newSignal()} }
-
-// Put in what was published: it replaces what was not sent yet of the same pool.
-func (f *StatusFeed) Put(s PoolStatus) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if i := slices.IndexFunc(f.pending, func(p PoolStatus) bool { return p.Pool == s.Pool }); i >= 0 {
-		f.pending[i] = s
-	} else {
-		f.pending = append(f.pending, s)
-	}
-	f.signal.set()
-}
-
-// Serve sends them to out until ctx is over, and closes it.
-func (f *StatusFeed) Serve(ctx context.Context, out chan<- PoolStatus) {
-	serve(ctx, f.signal, out, func() []PoolStatus {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if len(f.pending) == 0 {
-			return nil
-		}
-		s := f.pending[0]
-		f.pending = f.pending[1:]
-		return []PoolStatus{s}
-	})
+// NewerNews tells whether news replace others: by the leader's term, and within one by
+// their number.
+func NewerNews(n, than *control.News) bool {
+	return n.Epoch > than.Epoch || n.Epoch == than.Epoch && n.Seq > than.Seq
 }
 
 // MemberFeed is the list of members that a reader has still to be told.

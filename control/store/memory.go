@@ -42,7 +42,8 @@ type memory struct {
 	grants  map[key]*control.Grant
 	reports map[key]*control.Report
 	status  map[string][]byte
-	terms   []*term // candidates, in the order that they came; the first leads
+	news    map[string]*control.News // by pool
+	terms   []*term                  // candidates, in the order that they came; the first leads
 	feeds   map[*feed]bool
 }
 
@@ -66,7 +67,8 @@ type feed struct {
 	member func(replica string, m *control.Member)
 	grant  func(g *control.Grant)
 	report func(r *control.Report)
-	status func(s PoolStatus) // nil: it does not follow them
+	status func(s PoolStatus)    // nil: it does not follow them
+	news   func(n *control.News) // nil: it does not follow them
 }
 
 // NewMemory returns an empty store.
@@ -74,7 +76,7 @@ func NewMemory() *Memory {
 	m := &memory{
 		leases: map[int64]*lease{}, members: map[string]control.Member{},
 		grants: map[key]*control.Grant{}, reports: map[key]*control.Report{},
-		status: map[string][]byte{}, feeds: map[*feed]bool{},
+		status: map[string][]byte{}, news: map[string]*control.News{}, feeds: map[*feed]bool{},
 	}
 	return m.dial()
 }
@@ -347,6 +349,29 @@ func (m *Memory) Statuses(ctx context.Context) <-chan PoolStatus {
 	return out
 }
 
+// News implements Store.
+func (m *Memory) News(ctx context.Context) <-chan *control.News {
+	ctx, cancel := m.within(ctx)
+	out, to := make(chan *control.News), NewNewsFeed()
+	put := func(n *control.News) { to.Put(clone(n)) }
+	m.mu.Lock()
+	m.watchLocked(ctx, &feed{
+		list: func() {
+			for _, n := range m.news {
+				put(n)
+			}
+		},
+		news:   put,
+		member: func(string, *control.Member) {}, grant: func(*control.Grant) {}, report: func(*control.Report) {},
+	})
+	m.mu.Unlock()
+	go func() {
+		defer cancel()
+		to.Serve(ctx, out)
+	}()
+	return out
+}
+
 // term is a candidate's, and a leader's when it is the first.
 type term struct {
 	*Keeper
@@ -505,6 +530,26 @@ func (t *term) Remove(ctx context.Context, pool string, id control.ID) error {
 	return nil
 }
 
+// Tell implements Leadership.
+func (t *term) Tell(ctx context.Context, n *control.News) error {
+	m := t.store
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := t.leadLocked(ctx); err != nil {
+		return err
+	}
+	if was := m.news[n.Pool]; was != nil && !NewerNews(n, was) {
+		return nil
+	}
+	m.news[n.Pool] = clone(n)
+	m.tellLocked(func(f *feed) {
+		if f.news != nil {
+			f.news(n)
+		}
+	})
+	return nil
+}
+
 // Publish implements Leadership.
 func (t *term) Publish(ctx context.Context, pool string, status []byte) error {
 	m := t.store
@@ -547,6 +592,9 @@ func (m *Memory) State(ctx context.Context) (*State, error) {
 	}
 	for pool, status := range m.status {
 		s.Status[pool] = slices.Clone(status)
+	}
+	for _, pool := range slices.Sorted(maps.Keys(m.news)) {
+		s.News = append(s.News, *clone(m.news[pool]))
 	}
 	return s, nil
 }

@@ -28,6 +28,10 @@ type Store interface {
 	// each that is written until ctx is over, when the channel is closed. It survives
 	// the loss of a connection, and may leave out what a later grant has replaced.
 	Grants(ctx context.Context, id control.ID) <-chan *control.Grant
+	// News delivers what replicas are told of each other: the last of each pool that is
+	// there, and what is written until ctx is over, when the channel is closed. It
+	// survives the loss of a connection, and may leave out what was replaced.
+	News(ctx context.Context) <-chan *control.News
 	// Members delivers the whole list of replicas that have a lease, at first and
 	// whenever it changes, by the replicas' names, until ctx is over, when the channel is
 	// closed. A reader that is slow misses lists, never the last.
@@ -88,6 +92,10 @@ type Leadership interface {
 	// an earlier try that comes late does not replace a later grant.
 	Write(ctx context.Context, g *control.Grant) error
 	Remove(ctx context.Context, pool string, id control.ID) error
+	// Tell the replicas of a pool of each other, if the term is not over; else ErrFenced. The
+	// last replaces all before, of whatever leader; an earlier try that comes late does
+	// not replace a later one.
+	Tell(ctx context.Context, n *control.News) error
 	// Publish what the leader tells people about a pool.
 	Publish(ctx context.Context, pool string, status []byte) error
 	// Resign ends the term, so that another may lead at once. After an error it may be
@@ -112,4 +120,5 @@ type State struct {
 	Grants  []control.Grant
 	Reports []control.Report
 	Status  map[string][]byte // by pool, see Publish
+	News    []control.News    // by pool
 }

@@ -20,21 +20,20 @@ func main() {
 	seeds := flag.Int("seeds", 2000, "how many histories")
 	from := flag.Uint64("from", 1, "the first seed")
 	seed := flag.Uint64("seed", 0, "run this history alone, 0: all")
-	news := flag.Bool("news", false, "tell the cores of each other, see fleetsim.Options")
 	verbose := flag.Bool("v", false, "with -seed: print everything that happens")
 	quiet := flag.Bool("q", false, "print nothing but violations")
 	first := flag.Bool("first", false, "stop at the first violation")
 	parallel := flag.Int("parallel", runtime.GOMAXPROCS(0), "how many at a time")
 	flag.Parse()
 	if *seed != 0 {
-		os.Exit(one(*seed, *verbose, *news))
+		os.Exit(one(*seed, *verbose))
 	}
 	began := time.Now()
-	total, bad := all(*from, *seeds, *parallel, *first, *quiet, *news)
+	total, bad := all(*from, *seeds, *parallel, *first, *quiet)
 	for i, v := range bad {
 		fmt.Println("\nviolation:", v)
 		if i < 3 && !*quiet {
-			show(v.Seed, *news)
+			show(v.Seed)
 		}
 	}
 	if !*quiet {
@@ -55,7 +54,7 @@ func main() {
 }
 
 // all runs the histories from one seed on.
-func all(from uint64, seeds, parallel int, first, quiet, news bool) (total fleetsim.Stats, bad []*fleetsim.Violation) {
+func all(from uint64, seeds, parallel int, first, quiet bool) (total fleetsim.Stats, bad []*fleetsim.Violation) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	next := 0
@@ -70,7 +69,7 @@ func all(from uint64, seeds, parallel int, first, quiet, news bool) (total fleet
 				if stop {
 					return
 				}
-				stats, v := fleetsim.Run(from+uint64(n), fleetsim.Options{News: news})
+				stats, v := fleetsim.Run(from+uint64(n), fleetsim.Options{})
 				mu.Lock()
 				total.Add(&stats)
 				if v != nil {
@@ -88,9 +87,9 @@ func all(from uint64, seeds, parallel int, first, quiet, news bool) (total fleet
 }
 
 // show runs a history again and prints its last events.
-func show(seed uint64, news bool) {
+func show(seed uint64) {
 	var last []string
-	fleetsim.Run(seed, fleetsim.Options{News: news, Log: func(format string, args ...any) {
+	fleetsim.Run(seed, fleetsim.Options{Log: func(format string, args ...any) {
 		if len(last) == recent {
 			last = last[1:]
 		}
@@ -102,14 +101,14 @@ func show(seed uint64, news bool) {
 }
 
 // one runs one history.
-func one(seed uint64, verbose, news bool) int {
+func one(seed uint64, verbose bool) int {
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
 	var logf func(format string, args ...any)
 	if verbose {
 		logf = func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 	}
-	stats, v := fleetsim.Run(seed, fleetsim.Options{Log: logf, News: news})
+	stats, v := fleetsim.Run(seed, fleetsim.Options{Log: logf})
 	fmt.Fprintln(out, stats.String())
 	if v != nil {
 		fmt.Fprintf(out, "violation: %s\nviolations: 1\n", v)

@@ -53,6 +53,7 @@ func Run(t *testing.T, wrap func(t *testing.T, story func(t *testing.T, f Fleet)
 		{"a slow reader gets the last", slowReader},
 		{"the state is told", stateIsTold},
 		{"what is published is told", publishedIsTold},
+		{"the replicas are told of each other", toldOfEachOther},
 		{"the end", end},
 	} {
 		t.Run(s.name, func(t *testing.T) { wrap(t, s.tell) })
@@ -393,12 +394,20 @@ func oneLeads(t *testing.T, f Fleet) {
 	}
 }
 
+func news(l store.Leadership, pool string, seq uint64) *control.News {
+	return &control.News{
+		Pool: pool, Epoch: l.Epoch(), Seq: seq, Engines: []control.EngineNews{{Engine: "e", Idle: control.Amount{2, 200}}},
+		Classes: []control.ClassNews{{ID: a1, Class: "k", Used: []control.Amount{{1, 100}}, Waiting: int(seq)}},
+	}
+}
+
 func fenced(t *testing.T, l store.Leadership, m control.Member) {
 	t.Helper()
 	for what, err := range map[string]error{
 		"write":   l.Write(t.Context(), grant(l, m, 1000)),
 		"remove":  l.Remove(t.Context(), "p", m.ID),
 		"publish": l.Publish(t.Context(), "p", []byte("{}")),
+		"tell":    l.Tell(t.Context(), news(l, "p", 1000)),
 	} {
 		if !errors.Is(err, store.ErrFenced) {
 			t.Errorf("%s after the term: %v, want ErrFenced", what, err)
@@ -585,6 +594,9 @@ func stateIsTold(t *testing.T, f Fleet) {
 	do(t, "write", func(ctx context.Context) error { return x.Write(ctx, grant(x, b, 1)) })
 	do(t, "report", func(ctx context.Context) error { return c.Report(ctx, report(a, 1)) })
 	do(t, "publish", func(ctx context.Context) error { return x.Publish(ctx, "p", []byte(`{"lent":1}`)) })
+	for _, pool := range []string{"q", "p"} {
+		do(t, "tell", func(ctx context.Context) error { return x.Tell(ctx, news(x, pool, 1)) })
+	}
 	if state, err = c.State(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -592,6 +604,7 @@ func stateIsTold(t *testing.T, f Fleet) {
 		Leader: "x", Epoch: x.Epoch(), Members: []control.Member{a, b},
 		Grants: []control.Grant{*grant(x, b, 1)}, Reports: []control.Report{*report(a, 1)},
 		Status: map[string][]byte{"p": []byte(`{"lent":1}`)},
+		News:   []control.News{*news(x, "p", 1), *news(x, "q", 1)},
 	}
 	if !cmp.Equal(state, want) {
 		t.Errorf("the state: %s", cmp.Diff(want, state))
@@ -629,12 +642,68 @@ func publishedIsTold(t *testing.T, f Fleet) {
 	over(t, told, "statuses whose context is over")
 }
 
+// toldOfEachOther: who follows hears the last of each pool, and over a cut at least of
+// that; nothing that is late comes after it, and a later leader's come after all of an
+// earlier one's.
+func toldOfEachOther(t *testing.T, f Fleet) {
+	c, d := f.Dial(t), f.Dial(t)
+	x := campaign(t, t.Context(), c, "x", f.TTL)
+	tell := func(l store.Leadership, pool string, seq uint64) *control.News {
+		t.Helper()
+		n := news(l, pool, seq)
+		do(t, "tell", func(ctx context.Context) error { return l.Tell(ctx, n) })
+		return n
+	}
+	first := tell(x, "p", 1)
+	ctx, stop := context.WithCancel(t.Context())
+	told := d.News(ctx)
+	want := func(what string, n *control.News) {
+		t.Helper()
+		if got := next(t, told, what); !cmp.Equal(got, n) {
+			t.Fatalf("%s: %s", what, cmp.Diff(n, got))
+		}
+	}
+	want("what was there", first)
+	second := tell(x, "p", 3)
+	tell(x, "p", 2) // came late
+	want("what is new", second)
+	want("what is new of another pool", tell(x, "q", 1))
+
+	d.Cut()
+	tell(x, "p", 4)
+	tell(x, "p", 5)
+	if f.Forget != nil {
+		f.Forget(t)
+	}
+	d.Heal()
+	until(t, told, "the last of what was told meanwhile", func(n *control.News) bool { return n.Seq == 5 })
+
+	if err := x.Resign(t.Context()); err != nil {
+		t.Fatalf("resign: %v", err)
+	}
+	y := campaign(t, t.Context(), c, "y", f.TTL)
+	if err := x.Tell(t.Context(), news(x, "p", 6)); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("news after the term: %v, want ErrFenced", err)
+	}
+	last := tell(y, "p", 1)
+	want("a later leader's", last)
+	stop()
+	over(t, told, "news whose context is over")
+	state, err := c.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []control.News{*last, *news(x, "q", 1)}; !cmp.Equal(state.News, want) {
+		t.Errorf("what is there: %s", cmp.Diff(want, state.News))
+	}
+}
+
 func end(t *testing.T, f Fleet) {
 	c := f.Dial(t)
 	s, _ := join(t, t.Context(), c, a1, f.TTL)
 	x := campaign(t, t.Context(), c, "x", f.TTL)
 	grants, lists, changes := c.Grants(t.Context(), a1), c.Members(t.Context()), x.Follow(t.Context())
-	statuses := c.Statuses(t.Context())
+	statuses, told := c.Statuses(t.Context()), c.News(t.Context())
 	waits := make(chan error)
 	go func() {
 		_, err := c.Campaign(t.Context(), "y", f.TTL)
@@ -648,6 +717,7 @@ func end(t *testing.T, f Fleet) {
 	over(t, grants, "grants of a store that is closed")
 	over(t, lists, "members of a store that is closed")
 	over(t, statuses, "statuses of a store that is closed")
+	over(t, told, "news of a store that is closed")
 	over(t, changes, "changes of a store that is closed")
 	if err := next(t, waits, "the campaign of a store that is closed"); err == nil {
 		t.Error("a candidate of a store that is closed leads")
