@@ -35,6 +35,7 @@ type Attendance struct {
 // Presence is an Attendance that another has said.
 type Presence struct {
 	Who          string // one adapter of one process
+	Place        uint32 // where that finds the engine
 	Begun, Ended uint64
 	// Before it was said, and After it is what Ended says: bounds by this process's clock.
 	Before, After time.Time

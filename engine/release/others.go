@@ -36,7 +36,11 @@ func (j *judge) told(all []engine.Presence) {
 			j.others = append(j.others, other{who: p.Who})
 		}
 		o := &j.others[i]
-		if n := len(o.said); n > 0 && o.said[n-1] == p {
+		if n := len(o.said); n > 0 && o.said[n-1].Begun == p.Begun && o.said[n-1].Ended == p.Ended {
+			// The same again was known before, and is so still.
+			if last := &o.said[n-1]; last.After.Before(p.After) {
+				last.After = p.After
+			}
 			continue
 		}
 		o.said = append(o.said, p)

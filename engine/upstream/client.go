@@ -225,7 +225,7 @@ func (c *Client) open(ctx context.Context, path string, a *engine.Attempt) (*htt
 		req.Header["Idempotency-Key"] = []string{}
 	}
 
-	place := c.ledger.enter(a.Stream)
+	place := c.ledger.Enter(a.Stream)
 	res, left, err := c.roundTrip(ctx, via, req, sent.Load, cut)
 	if err != nil {
 		place.Leave()

@@ -27,7 +27,7 @@ func FuzzStream(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		place := c.ledger.enter(true)
+		place := c.ledger.Enter(true)
 		place.answered()
 		var from io.Reader = bytes.NewReader(body)
 		if bytewise {
@@ -82,7 +82,7 @@ func FuzzModels(f *testing.F) {
 
 func TestOverReleaseIsLoud(t *testing.T) {
 	var l Ledger
-	e := l.enter(false)
+	e := l.Enter(false)
 	e.Leave()
 	e.Leave() // leaves nothing behind
 	if l.Count() != (Count{}) {

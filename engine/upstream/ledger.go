@@ -86,7 +86,8 @@ type Place struct {
 	begun bool         // the ledger's mu
 }
 
-func (l *Ledger) enter(streamed bool) *Place {
+// Enter takes an attempt in. It is to leave once.
+func (l *Ledger) Enter(streamed bool) *Place {
 	p := &Place{ledger: l, live: 1}
 	if streamed {
 		p.live, p.pending = 0, 1
