@@ -24,6 +24,8 @@ type Attendance struct {
 	// end is asked for, or nothing has been heard of them lately. It may fall.
 	Ended uint64
 	As    time.Time
+	// Idle: it has nothing there, begun or not.
+	Idle bool
 	// Doubts: a confirmation waits for what the others have there.
 	Doubts bool
 	// Since is when it was made, and Place a digest of where it finds the engine: counts

@@ -120,7 +120,7 @@ func (p *Pool) hearLocked() {
 			continue
 		}
 		a := s.Attending()
-		has = has || a.Begun > a.Ended
+		has = has || !a.Idle
 		e := slices.IndexFunc(n.Engines, func(v control.EngineNews) bool { return v.Engine == live.Engines[i].Name })
 		if e < 0 {
 			s.Others(nil)

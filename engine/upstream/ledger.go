@@ -68,7 +68,7 @@ func (l *Ledger) attending() engine.Attendance {
 			here++
 		}
 	}
-	a := engine.Attendance{Begun: l.begun, Ended: l.begun - here, As: l.since.Add(as), Since: l.since}
+	a := engine.Attendance{Begun: l.begun, Ended: l.begun - here, As: l.since.Add(as), Since: l.since, Idle: l.count == (Count{})}
 	if here == 0 {
 		a.As = time.Now()
 	}
