@@ -374,6 +374,9 @@ func (s *script) describe(e *Effect) string {
 	case Drained:
 		return "drained"
 	case Demand:
+		if e.Retry > 0 {
+			return fmt.Sprintf("demand within %v", time.Duration(e.Retry))
+		}
 		return "demand"
 	}
 	return fmt.Sprintf("unknown effect %d", e.Op)

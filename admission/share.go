@@ -244,6 +244,10 @@ func (c *Core) giveBack() {
 	}
 }
 
+// stirFor is how long what only the other cores have to know may wait, so that not every
+// prompt is a message.
+const stirFor = Time(50e6)
+
 // tell asks for a look at the demand when there is news of it: a class has come to be
 // short of its share, or no longer is; more of one that is short wait, or another is
 // first; or what is used beyond a share has become less.
@@ -268,8 +272,11 @@ func (c *Core) tell() {
 			cl.told = now
 		}
 	}
-	if news || c.knows() && c.stirs() {
+	switch stirs := c.knows() && c.stirs(); {
+	case news:
 		c.emit(Effect{Op: Demand})
+	case stirs:
+		c.emit(Effect{Op: Demand, Retry: stirFor})
 	}
 }
 

@@ -190,7 +190,7 @@ const (
 	Done                  // the request is over, it is forgotten: ID, Hold, Cause
 	Stage                 // a recall or a class's lending changed state: Class, Cause, For, Seq
 	Drained               // a draining core holds nothing any more
-	Demand                // who hands out the shares should ask for Demands now; at most one in a step
+	Demand                // who hands out the shares should ask for Demands within Retry; at most one in a step
 )
 
 // Effect is what a step wants done. Effects are to be carried out in order.
@@ -206,7 +206,7 @@ type Effect struct {
 	ID     ID
 	Hold   Hold
 	For    ID     // the request that a Reclaim or a recall's Stage is for
-	Retry  Time   // a Reject's hint, from now; 0 is no hint
+	Retry  Time   // a Reject's hint, from now, 0 is no hint; for how long a Demand may wait
 	Rev    uint64 // the table's revision
 	Seq    uint64 // orders all effects of a core; a recall's number for a Stage
 }

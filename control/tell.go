@@ -9,15 +9,18 @@ import (
 	"headgate/admission"
 )
 
-// tellEach is how much time a row of news takes off how often there is one: all
-// replicas read all of it.
-const tellEach = Time(1e6)
+// tellLeast is the least time between news, and tellEach what each of their rows
+// asks for, since all replicas read all of it.
+const (
+	tellLeast = Time(50e6)
+	tellEach  = Time(1e6)
+)
 
 // toldEnds is how many ends are told.
 const toldEnds = 8
 
 func (a *Allocator) tellEvery() Time {
-	return tellEach * Time(len(a.lives)*len(a.pool.Classes))
+	return max(tellLeast, tellEach*Time(len(a.lives)*len(a.pool.Classes)))
 }
 
 // tell tells the replicas of each other, if there is something new. What they were told
@@ -58,7 +61,10 @@ func (a *Allocator) tell() {
 			if at.away.Offered == 0 && at.shown == (Amount{}) {
 				continue
 			}
-			row := ClassNews{ID: l.id, Class: a.pool.Classes[k].Name, Used: slices.Clone(at.used), Waiting: at.waiting, Protected: at.shown, Away: at.away}
+			row := ClassNews{ID: l.id, Class: a.pool.Classes[k].Name, Waiting: at.waiting, Protected: at.shown, Away: at.away}
+			if at.total != (Amount{}) {
+				row.Used = slices.Clone(at.used)
+			}
 			row.Within = at.barred
 			since := duration(a.now - at.said)
 			older := func(d *time.Duration) {
@@ -69,7 +75,10 @@ func (a *Allocator) tell() {
 			older(&row.Pending)
 			older(&row.Pressed)
 			older(&row.Starting)
-			row.Starts = slices.Clone(row.Starts)
+			row.Starts = nil
+			if slices.ContainsFunc(at.away.Starts, func(s Starts) bool { return s.N > 0 }) {
+				row.Starts = slices.Clone(at.away.Starts)
+			}
 			for e := range row.Starts {
 				older(&row.Starts[e].Age)
 			}

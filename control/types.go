@@ -257,9 +257,9 @@ type EngineNews struct {
 type ClassNews struct {
 	ID
 	Class     string   `json:"class"`
-	Used      []Amount `json:"used"` // by engine
+	Used      []Amount `json:"used,omitempty"` // by engine
 	Waiting   int      `json:"waiting,omitempty"`
-	Protected Amount   `json:"protected"` // of the floor
+	Protected Amount   `json:"protected,omitzero"` // of the floor
 	Away
 }
 

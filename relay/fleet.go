@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"headgate/admission"
@@ -17,6 +18,7 @@ import (
 type fleet struct {
 	holder *control.Holder
 	wants  chan struct{}
+	later  atomic.Bool    // it will be wanted
 	ok     bool           // the grant was in force when the table was last made
 	until  admission.Time // when that is over, as the core was told
 	// beside is, by the table's engines, what still ran there by rows of an earlier
@@ -205,7 +207,17 @@ func (p *Pool) shareLocked() {
 // Wants delivers that whoever hands out grants should have a report now.
 func (p *Pool) Wants() <-chan struct{} { return p.fleet.wants }
 
-func (f *fleet) want() {
+// want asks for a report within a time, so that what comes until then is in one.
+func (f *fleet) want(within time.Duration) {
+	if within > 0 {
+		if f.later.CompareAndSwap(false, true) {
+			time.AfterFunc(within, func() {
+				f.later.Store(false)
+				f.want(0)
+			})
+		}
+		return
+	}
 	select {
 	case f.wants <- struct{}{}:
 	default:

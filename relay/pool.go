@@ -206,7 +206,7 @@ func (p *Pool) deliverLocked(m *mind, now admission.Time, e *admission.Effect) {
 		return
 	}
 	if e.Op == admission.Demand {
-		p.fleet.want()
+		p.fleet.want(time.Duration(e.Retry))
 		return
 	}
 	if e.Op == admission.Drained {

@@ -92,9 +92,10 @@ type member struct {
 	table  *admission.Table // in force
 	took   time.Duration    // when its grant was
 	seq    uint64
-	news   uint64 // that it was told last
-	push   bool   // the core wants its demand known now
-	dirty  bool   // something may have changed since looked
+	news   uint64        // that it was told last
+	push   bool          // the core wants its demand known now
+	soon   time.Duration // or by then, 0: it does not
+	dirty  bool          // something may have changed since looked
 	looked time.Duration
 	last   *control.Report // sent
 	sent   time.Duration
@@ -210,9 +211,19 @@ func (f *fleet) next(gates []*gate) time.Duration {
 	return at
 }
 
+// want has the demand told within a time.
+func (m *member) want(now, within time.Duration) {
+	if m.push = m.push || within == 0; m.soon == 0 {
+		m.soon = now + within
+	}
+}
+
 // due is when a member reports next, or looks whether there is something to.
 func (m *member) due() time.Duration {
 	at := m.sent + reportIdle
+	if m.soon > 0 {
+		at = min(at, m.soon)
+	}
 	if m.dirty {
 		at = min(at, m.looked+reportEvery)
 	}
@@ -272,12 +283,12 @@ func (r *runner) report(over bool) error {
 			continue
 		}
 		news := g.demands(r.arm.Table, r.now)
-		m.looked, m.dirty = r.now, false
+		m.looked, m.dirty, m.push = r.now, false, m.push || m.soon > 0 && r.now >= m.soon
 		if !m.push && r.now < m.sent+reportIdle && same(news, m.last) {
 			m.seq--
 			continue
 		}
-		m.push, m.sent, m.last = false, r.now, news
+		m.push, m.soon, m.sent, m.last = false, 0, r.now, news
 		f.post = append(f.post, letter{at: r.now + f.Delay, report: news})
 	}
 	if _, busy := r.engine.Next(); busy || r.queued == 0 || !over {

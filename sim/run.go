@@ -298,7 +298,7 @@ func (r *runner) do(g *gate, e *admission.Effect) error {
 	case admission.Stage:
 		r.stage(g, e)
 	case admission.Demand:
-		g.member.push = true
+		g.member.want(r.now, time.Duration(e.Retry))
 	}
 	return nil
 }

@@ -23,7 +23,8 @@ type pool struct {
 	wants  chan struct{}
 	holder *control.Holder
 	heard  control.Heard
-	away   *admission.Elsewhere // that the core was told last
+	news   *control.News        // that came last and counted
+	away   *admission.Elsewhere // that the core was told by them
 	start  time.Time
 
 	mu    sync.Mutex
@@ -161,7 +162,7 @@ func (p *pool) Told(n *control.News, came time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if g, _, _ := p.holder.Grant(p.now()); p.heard.Take(n, g) {
-		p.away = n.Elsewhere(p.base, p.id, admission.Time(came.Sub(p.start))+1)
+		p.news, p.away = n, n.Elsewhere(p.base, p.id, admission.Time(came.Sub(p.start))+1)
 		p.stepLocked(&admission.Event{Kind: admission.Told, Elsewhere: p.away})
 	}
 }

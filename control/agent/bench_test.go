@@ -18,7 +18,7 @@ import (
 	"headgate/control/store"
 )
 
-func dial(b *testing.B, c *etcdtest.Cluster) store.Store {
+func dial(b testing.TB, c *etcdtest.Cluster) store.Store {
 	var cfg etcd.Config
 	cfg.SetDefaults()
 	cfg.Endpoints = c.Endpoints()
@@ -50,7 +50,7 @@ func join(ctx context.Context, s store.Store, p *pool, tasks *sync.WaitGroup) {
 }
 
 // until waits for what another goroutine brings about.
-func until(b *testing.B, ok func() bool) {
+func until(b testing.TB, ok func() bool) {
 	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(200 * time.Microsecond) {
 		if time.Now().After(deadline) {
 			b.Fatal("it does not happen")

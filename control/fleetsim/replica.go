@@ -28,6 +28,7 @@ type replica struct {
 	seq    uint64
 	sent   Time // the last report
 	soon   bool // one will be sent soon
+	later  bool // and one later
 	armed  Time // when the core is ticked next, by its own clock; 0: it is not
 
 	demands  admission.Demands
@@ -72,7 +73,7 @@ func (r *replica) start() {
 	r.life = w.born(r)
 	r.holder = control.NewHolder(w.p.pool.Name, r.id, w.p.drift)
 	r.feed = watch{gen: 1, restart: r.relist}
-	r.newest, r.heard, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.armed = nil, control.Heard{}, 0, 0, 0, 0, false, 0
+	r.newest, r.heard, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.later, r.armed = nil, control.Heard{}, 0, 0, 0, 0, false, false, 0
 	r.base = w.p.base
 	r.core = admission.New(control.Share(r.base, nil, 0, false), slotsOfCore)
 	r.gauges = make([]gauge, len(w.engines))
@@ -341,7 +342,13 @@ func (r *replica) step(ev *admission.Event) {
 				r.freed(e.Hold)
 			}
 		case admission.Demand:
-			demand = true
+			if demand = e.Retry == 0; !demand && !r.later {
+				r.later = true
+				r.after(e.Retry, func() {
+					r.later = false
+					r.report()
+				})
+			}
 		}
 	}
 	if demand {

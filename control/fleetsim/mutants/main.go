@@ -70,6 +70,10 @@ var mutants = []mutant{
 		"s.until = max(until, 1)", "s.until = max(until+Time(5e8), 1)"},
 	{"a core keeps its share after its lease", "admission/share.go",
 		"\tif c.share.expired {\n\t\treturn Of(en.spec.Slots, en.spec.KV).sub(en.spec.Survival)\n\t}\n", ""},
+	{"what others' work has left of an engine is not told", "control/tell.go",
+		"a.accounts[e].beside != a.beside(e)", "e < 0"},
+	{"news of a term that is over count", "control/tell.go",
+		"n.Epoch < h.epoch || n.Epoch == h.epoch && n.Seq <= h.seq || g != nil && n.Epoch < g.Epoch", "n.Seq <= h.seq"},
 	{"the store writes for a leader whose term is over", "control/fleetsim/store.go",
 		"if s.leader != nil && s.epoch == epoch {", "if s.leader != nil {"},
 }
