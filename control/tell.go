@@ -9,18 +9,23 @@ import (
 	"headgate/admission"
 )
 
-// tellLeast is the least time between news, and tellEach what each of their rows
-// asks for, since all replicas read all of it.
+// tellLeast is the least time between news, tellDoubted while a replica doubts, and
+// tellEach what each of their rows asks for, since all replicas read all of it.
 const (
-	tellLeast = Time(50e6)
-	tellEach  = Time(1e6)
+	tellLeast   = Time(50e6)
+	tellDoubted = Time(10e6)
+	tellEach    = Time(1e6)
 )
 
 // toldEnds is how many ends are told.
 const toldEnds = 8
 
 func (a *Allocator) tellEvery() Time {
-	return max(tellLeast, tellEach*Time(len(a.lives)*len(a.pool.Classes)))
+	least := tellLeast
+	if a.doubted() {
+		least = tellDoubted
+	}
+	return max(least, tellEach*Time(len(a.lives)*len(a.pool.Classes)))
 }
 
 // tell tells the replicas of each other, if there is something new. What they were told
@@ -90,7 +95,7 @@ func (a *Allocator) tell() {
 			s.Lives = append(s.Lives, LifeNews{ID: l.id, At: l.made, Heard: l.heard, Presence: slices.Clone(l.presence)})
 		}
 	}
-	if len(s.Classes) > 0 || a.nNews > 0 || a.follows {
+	if len(s.Classes) > 0 || a.nNews > 0 || a.follows || a.doubted() {
 		a.nNews++
 		s.Seq = a.nNews
 		a.fx = append(a.fx, Effect{Op: Tell, News: s})

@@ -43,7 +43,7 @@ func newFleet(cfg *Config) *fleet {
 		return nil
 	}
 	f := &fleet{holder: control.NewHolder(cfg.Name, cfg.Replica, cfg.ClockDrift), wants: make(chan struct{}, 1)}
-	f.others = others{drift: cfg.ClockDrift, peers: map[control.ID]*peer{}, pace: pace{every: leastPace, want: f.want}}
+	f.others = others{drift: cfg.ClockDrift, peers: map[control.ID]*peer{}, pace: pace{every: leastPace, want: func() { f.want(0) }}}
 	for i := range cfg.Engines {
 		f.share(cfg.Engines[i].Adapter)
 	}

@@ -36,10 +36,10 @@ const (
 
 // others is what is known of the other replicas' words and clocks.
 type others struct {
-	drift float64
+	drift  float64
 	echoes []echo // the newest last
-	peers map[control.ID]*peer
-	pace  pace
+	peers  map[control.ID]*peer
+	pace   pace
 }
 
 // echo is when the report was made that this replica was told by in some news.
@@ -108,7 +108,7 @@ func (p *Pool) hearLocked() {
 				Before: p.cfg.Start.Add(time.Duration(f.came)),
 			}
 			if ok {
-				s.After = p.cfg.Start.Add(time.Duration(after) - time.Duration(float64(v.Age)*(1+o.drift)))
+				s.After = p.cfg.Start.Add(time.Duration(after) - time.Duration(float64(v.Age)/(1-o.drift)))
 			}
 			said[e] = append(said[e], s)
 		}
