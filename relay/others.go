@@ -19,8 +19,9 @@ import (
 //
 //   - What came with news was said before they came.
 //   - A report names the news that its replica had heard. If those gave a report of this
-//     replica, it was made after that one. From then on the other's clock tells how much later its
-//     reports are made; what clocks may differ in is taken off.
+//     replica, it was made after that one.
+//   - How much later another report was made is told by the other's clock, less or more what
+//     clocks may differ in. So the quickest way that news have taken bounds all reports.
 //
 // While somebody doubts, which the news say, all who have something at an engine report
 // every pace. Else nobody reports for this.
@@ -48,9 +49,12 @@ type echo struct {
 	made admission.Time
 }
 
-// peer is another replica's last report: when it was made by its own clock, and after what
-// moment of this replica's.
-type peer struct{ at, after admission.Time }
+// peer is another replica's last report: when it was made by its own clock, and between
+// which moments by this replica's; known tells whether there is the first of them.
+type peer struct {
+	at, after, before admission.Time
+	known             bool
+}
 
 // share tells an adapter that others send to its engine.
 func (f *fleet) share(a engine.Adapter) {
@@ -97,18 +101,18 @@ func (p *Pool) hearLocked() {
 		if l.ID == p.cfg.Replica {
 			continue
 		}
-		after, ok := o.heard(l, f.came)
+		made := o.heard(l, f.came)
 		for e, v := range l.Presence {
 			doubted = doubted || v.Doubts
-			if e >= len(said) || v.Begun == 0 {
+			if made == nil || e >= len(said) || v.Begun == 0 {
 				continue
 			}
 			s := engine.Presence{
 				Who: fmt.Sprint(l.Replica, "/", l.Boot, "/", v.Since, "/", v.Place), Place: v.Place, Begun: v.Begun, Ended: v.Ended,
-				Before: p.cfg.Start.Add(time.Duration(f.came)),
+				Before: p.cfg.Start.Add(time.Duration(made.before)),
 			}
-			if ok {
-				s.After = p.cfg.Start.Add(time.Duration(after) - time.Duration(float64(v.Age)/(1-o.drift)))
+			if made.known {
+				s.After = p.cfg.Start.Add(time.Duration(made.after) - time.Duration(float64(v.Age)/(1-o.drift)))
 			}
 			said[e] = append(said[e], s)
 		}
@@ -133,27 +137,26 @@ func (p *Pool) hearLocked() {
 	}
 }
 
-// heard takes in when a report was made that has come in news, and returns after which
-// moment that was. ok is false of one that nothing is known of.
-func (o *others) heard(l *control.LifeNews, came admission.Time) (after admission.Time, ok bool) {
-	was := o.peers[l.ID]
-	if was != nil {
+// heard takes in when a report was made that came in news, nil of one that was replaced.
+func (o *others) heard(l *control.LifeNews, came admission.Time) *peer {
+	p := &peer{at: l.At, before: came}
+	if was := o.peers[l.ID]; was != nil {
 		if l.At < was.at {
-			return 0, false
+			return nil
 		}
-		after, ok = was.after+admission.Time(float64(l.At-was.at)*(1-o.drift)), true
+		later := float64(l.At - was.at)
+		p.after, p.known = was.after+admission.Time(later*(1-o.drift)), was.known
+		p.before = min(came, was.before+admission.Time(later/(1-o.drift))+1)
 	}
 	for _, m := range slices.Backward(o.echoes) {
 		if m.Epoch == l.Heard.Epoch && m.Seq <= l.Heard.Seq {
-			after, ok = max(after, m.made), true
+			p.after, p.known = max(p.after, m.made), true
 			break
 		}
 	}
-	if ok {
-		after = min(after, came)
-		o.peers[l.ID] = &peer{l.At, after}
-	}
-	return after, ok
+	p.after = min(p.after, p.before)
+	o.peers[l.ID] = p
+	return p
 }
 
 // pace has reports made that are asked for, no more often than every so long.

@@ -154,8 +154,9 @@ func (w *world) close(s *sequence) {
 	w.judge.add(s.ticket)
 }
 
-// say is what another knows now, of whom deaf are left out, and that comes later.
-func (w *world) say(who, deaf, later, slack int) {
+// say is what another knows now, of whom deaf are left out, and that comes later. The
+// bounds of when that was are so far from it.
+func (w *world) say(who, deaf, later, before, after int) {
 	p := engine.Presence{Who: fmt.Sprint(who)}
 	as, here := w.now, uint64(0)
 	for _, s := range w.all {
@@ -176,7 +177,7 @@ func (w *world) say(who, deaf, later, slack int) {
 		}
 	}
 	p.Ended = p.Begun - here
-	p.Before, p.After = at(w.now+later), at(as-slack)
+	p.Before, p.After = at(w.now+before), at(as-after)
 	w.post = append(w.post, letter{w.now + later, p})
 }
 
@@ -184,7 +185,6 @@ func (w *world) deliver() {
 	for len(w.post) > 0 && w.post[0].due <= w.now {
 		p := w.post[0].Presence
 		w.post = w.post[1:]
-		p.Before = at(w.now)
 		w.latest = slices.DeleteFunc(w.latest, func(q engine.Presence) bool { return q.Who == p.Who })
 		w.latest = append(w.latest, p)
 		w.judge.told(w.latest)
@@ -264,7 +264,7 @@ func TestFleetNeverMoreThanHasLeft(t *testing.T) {
 				w.send(0, 1, 0)
 				w.boundary()
 			case 4, 5:
-				w.say(n(1, others, "who"), max(0, n(-4, 2, "deaf")), n(0, 60, "later"), n(0, 30, "slack"))
+				w.say(n(1, others, "who"), max(0, n(-4, 2, "deaf")), n(0, 60, "later"), n(0, 60, "before"), n(0, 30, "after"))
 				slices.SortStableFunc(w.post, func(a, b letter) int { return a.due - b.due })
 			case 6, 7, 8:
 				w.boundary()
@@ -303,8 +303,8 @@ func TestConfirmsThoughOthersStart(t *testing.T) {
 				case ms%10 == 5:
 					w.boundary()
 				case ms%25 == 7:
-					w.say(1, 0, 10, 5)
-					w.say(2, 0, 10, 5)
+					w.say(1, 0, 10, 10, 5)
+					w.say(2, 0, 10, 10, 5)
 				case ms%10 == 9:
 					w.now -= 2
 					w.look()
