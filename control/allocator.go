@@ -86,6 +86,11 @@ type life struct {
 	totals  []Amount          // by engine, as it says
 	ends    [][]end           // by engine: what is predicted to end by itself next
 	speed   []admission.Speed // by engine, as it has learned it
+	// presence is, by engine, what it surely has there, as it has said in the report that
+	// it made then, having heard of what.
+	presence []Presence
+	made     Time // by its own clock
+	heard    Heard
 
 	classes  []classAt
 	floors   []Amount // by class, as granted
@@ -332,7 +337,7 @@ func (a *Allocator) revive(l *life) {
 func (a *Allocator) reset(l *life, old *Pool) {
 	ne, nk := len(a.pool.Engines), len(a.pool.Classes)
 	l.highs, l.totals = make([][recent]Amount, ne), make([]Amount, ne)
-	l.ends, l.speed = make([][]end, ne), make([]admission.Speed, ne)
+	l.ends, l.speed, l.presence = make([][]end, ne), make([]admission.Speed, ne), make([]Presence, ne)
 	classes, floors, unlent := l.classes, l.floors, l.unlent
 	l.classes, l.floors, l.unlent = make([]classAt, nk), make([]Amount, nk), make([]Amount, nk)
 	for k := range l.classes {
@@ -471,6 +476,7 @@ func (a *Allocator) depart(l *life) {
 		l.classes[k] = classAt{used: l.classes[k].used, slack: never}
 	}
 	l.recall = false
+	clear(l.presence)
 	a.news = true // that it does nothing any more
 	a.drop(l)
 }
@@ -495,6 +501,9 @@ func (a *Allocator) report(r *Report) {
 	}
 	l.seq, l.told = r.Seq, r.News != 0
 	l.seen, l.at, l.had = true, a.now, r.Rev
+	a.news = a.news || a.doubted()
+	l.made, l.heard = r.At, r.Heard
+	clear(l.presence)
 	for i := range r.Engines {
 		e := &r.Engines[i]
 		n := a.index(e.Engine, "")
@@ -502,7 +511,7 @@ func (a *Allocator) report(r *Report) {
 			continue
 		}
 		l.used[n] = e.Used
-		l.speed[n] = e.Speed
+		l.speed[n], l.presence[n] = e.Speed, e.Presence
 		l.ends[n] = l.ends[n][:0]
 		for _, v := range e.Ends {
 			l.ends[n] = append(l.ends[n], end{a.now + Time(v.In), v.Amount})
@@ -516,6 +525,7 @@ func (a *Allocator) report(r *Report) {
 	for i := range r.Classes {
 		a.reportClass(l, r, &r.Classes[i])
 	}
+	a.news = a.news || a.doubted()
 	a.acknowledge(l, r)
 	for i := range r.Engines {
 		if n := a.index(r.Engines[i].Engine, ""); n >= 0 {
