@@ -43,7 +43,7 @@ type Plan struct {
 	Stop  Stop     `yaml:"stop"`
 
 	raw    []byte
-	dir    string // that paths in it are relative to
+	file   string // its name; paths in it are relative to that
 	sha256 string
 }
 
@@ -186,13 +186,14 @@ type Limits struct {
 	ClockDrift         Duration `yaml:"clock_drift"`          // wall clock against the monotonic one, over a run
 	StartKV            float64  `yaml:"start_kv"`             // share of the KV pool by which two arms' starts may differ
 	MemoryPressure     Duration `yaml:"memory_pressure"`      // in which something waited for memory
+	BatchDry           float64  `yaml:"batch_dry"`            // share of the time without a batch request to serve
 }
 
 // DefaultLimits are those of the gates where a plan has none.
 func DefaultLimits() Limits {
 	return Limits{
 		ScheduleDelay: Duration(10 * time.Millisecond), ScheduleDelayShare: 0.02, RateOff: 0.01, GeneratorCPU: 0.7,
-		GCPause: Duration(5 * time.Millisecond), ClockDrift: Duration(50 * time.Millisecond), StartKV: 0.01,
+		GCPause: Duration(5 * time.Millisecond), ClockDrift: Duration(50 * time.Millisecond), StartKV: 0.01, BatchDry: 0.01,
 	}
 }
 
@@ -267,21 +268,32 @@ func Load(file string) (*Plan, error) {
 // Parse reads a plan; file is its name in errors, and where its paths begin.
 // Whatever is wrong with it is in the error, a line for each thing.
 func Parse(file string, b []byte) (*Plan, error) {
-	p := &Plan{raw: slices.Clone(b), dir: filepath.Dir(file)}
+	p := &Plan{raw: slices.Clone(b), file: file}
 	if err := yaml.UnmarshalWithOptions(b, p, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("plan %s: %w", file, readable(err))
 	}
 	sum := sha256.Sum256(b)
 	p.sha256 = hex.EncodeToString(sum[:])
 	p.setDefaults()
-	var all []error
-	p.Validate(func(path string, value any, allowed string) {
-		all = append(all, fmt.Errorf("plan %s: %s is %v: allowed is %s", file, path, value, allowed))
-	})
-	if len(all) > 0 {
-		return nil, errors.Join(all...)
+	if err := p.err(); err != nil {
+		return nil, err
 	}
 	return p, nil
+}
+
+// err is everything that Validate reports.
+func (p *Plan) err() error {
+	var all []error
+	p.Validate(func(path string, value any, allowed string) {
+		all = append(all, fmt.Errorf("plan %s: %s is %v: allowed is %s", p.file, path, value, allowed))
+	})
+	return errors.Join(all...)
+}
+
+// SetRunner runs the plan by another runner than it says, if it can be.
+func (p *Plan) SetRunner(runner string) error {
+	p.Runner = runner
+	return p.err()
 }
 
 // readable is a reader's error in one line: the place, and for a key that is
@@ -310,7 +322,7 @@ func (p *Plan) Path(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
-	return filepath.Join(p.dir, path)
+	return filepath.Join(filepath.Dir(p.file), path)
 }
 
 func (p *Plan) setDefaults() {
@@ -344,6 +356,7 @@ func (p *Plan) setDefaults() {
 	or(&g.GCPause, d.GCPause)
 	or(&g.ClockDrift, d.ClockDrift)
 	or(&g.StartKV, d.StartKV)
+	or(&g.BatchDry, d.BatchDry)
 }
 
 func or[T comparable](v *T, otherwise T) {
@@ -575,7 +588,7 @@ func (g *Limits) validate(bad func(path string, value any, allowed string)) {
 	for _, v := range []struct {
 		name string
 		v    float64
-	}{{"schedule_delay_share", g.ScheduleDelayShare}, {"rate_off", g.RateOff}, {"start_kv", g.StartKV}, {"generator_cpu", g.GeneratorCPU}} {
+	}{{"schedule_delay_share", g.ScheduleDelayShare}, {"rate_off", g.RateOff}, {"start_kv", g.StartKV}, {"generator_cpu", g.GeneratorCPU}, {"batch_dry", g.BatchDry}} {
 		if !(v.v > 0 && v.v <= 1) {
 			bad("gates."+v.name, v.v, "a share above 0 and up to 1, such as 0.01")
 		}
@@ -641,7 +654,7 @@ func (p *Plan) Arm(name string) *Arm {
 	return nil
 }
 
-// Windowed tells whether a request is of those that on_time is asked of.
+// Of tells whether a request is of those that on_time is asked of.
 func (o *OnTime) Of(l *sim.RequestLine) bool {
 	return l.Class == o.Class && !l.Warmup && l.Outcome != sim.Skipped && (o.Window == AllWindow || l.Window == o.Window)
 }

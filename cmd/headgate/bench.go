@@ -11,9 +11,9 @@ import (
 
 func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "bench", Short: "Draw workloads, and measure in real time", Args: cobra.NoArgs,
+		Use: "bench", Short: "Compare policies by a plan, draw workloads, and measure in real time", Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(benchTraceCommand(), benchAvailabilityCommand(), benchBurstCommand(), benchNoHarmCommand(), benchStormCommand())
+	cmd.AddCommand(benchRunCommand(), benchTraceCommand(), benchAvailabilityCommand(), benchBurstCommand(), benchNoHarmCommand(), benchStormCommand())
 	return cmd
 }
 
