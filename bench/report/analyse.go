@@ -32,9 +32,9 @@ func Registered(e *Evidence) Question {
 type Analysis struct {
 	Report Report
 
-	plan  *bench.Plan
-	runs  []*digest // of Report.Runs
-	dots  [][]float64 // each pair's effect on the quantiles of Report.Shift
+	plan *bench.Plan
+	runs []*digest   // of Report.Runs
+	dots [][]float64 // each pair's effect on the quantiles of Report.Shift
 }
 
 // pairOf is a pair of runs by their digests.

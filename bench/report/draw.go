@@ -82,9 +82,8 @@ func newPlot(x, y string) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = nil
 	p.X.Label.Text, p.Y.Label.Text = x, y
-	p.X.Label.TextStyle = letters(10, ink, draw.XCenter, draw.YTop)
-	p.Y.Label.TextStyle = letters(10, ink, draw.XCenter, draw.YBottom)
-	p.Y.Label.TextStyle.Rotation = math.Pi / 2
+	p.X.Label.TextStyle = letters(10, ink, draw.XCenter, draw.YBottom)
+	p.Y.Label.TextStyle = letters(10, ink, draw.XCenter, draw.YBottom) // the axis turns it
 	p.X.Label.Padding, p.Y.Label.Padding = vg.Points(3), vg.Points(4)
 	p.X.Tick.Label = letters(9, ink, draw.XCenter, draw.YTop)
 	p.Y.Tick.Label = letters(9, ink, draw.XRight, draw.YCenter)
@@ -100,10 +99,6 @@ func newPlot(x, y string) *plot.Plot {
 // horizontal adds grid lines that help to read values off the y axis.
 func horizontal(p *plot.Plot) {
 	p.Add(&plotter.Grid{Horizontal: line(grid, 0.5)})
-}
-
-func vertical(p *plot.Plot) {
-	p.Add(&plotter.Grid{Vertical: line(grid, 0.5)})
 }
 
 // painted is a plotter that is a function.
@@ -153,8 +148,8 @@ func glyph(c color.Color, radius float64, shape draw.GlyphDrawer) draw.GlyphStyl
 }
 
 var (
-	baselineGlyph  = glyph(orange, 3, draw.RingGlyph{})
-	treatmentGlyph = glyph(blue, 3.4, draw.TriangleGlyph{})
+	baselineGlyph  = glyph(orange, 2.8, draw.CircleGlyph{})
+	treatmentGlyph = glyph(blue, 3.4, draw.PyramidGlyph{})
 	diamondGlyph   = glyph(ink, 5, diamond{})
 )
 

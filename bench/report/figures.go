@@ -66,7 +66,7 @@ func effectValues(values []PairValue) []float64 {
 func (a *Analysis) strip(e *Effect) figure {
 	title := roleWords[e.Role] + ": " + e.Metric
 	return figure{
-		name: "criteria", w: figureWidth, h: 150,
+		name: "criteria", w: figureWidth, h: 140,
 		caption: fmt.Sprintf("%s: %s. Each dot is one pair, stacked where they meet. %s %s, interval %s, margin %s; %s.",
 			title, a.Report.Plan.Treatment+" against "+a.Report.Plan.Baseline, "Estimate", e.change(e.Estimate), e.span(), e.marginWords(), e.direction()),
 		draw: func(c draw.Canvas) {
@@ -155,13 +155,20 @@ func stack(c draw.Canvas, values []float64, x func(float64) vg.Length, base, hei
 		most = max(most, vg.Length(n))
 	}
 	step := min(wide, (height-2*g.Radius)/most)
-	k, n := 0, 0
-	for range sorted {
-		if n == columns[k] {
-			k, n = k+1, 0
+	for k, n := range columns {
+		if step < g.Radius && vg.Length(n)*step > height/2 { // a heap in which nobody could count
+			c.DrawGlyph(g, vg.Point{X: places[k], Y: base})
+			words, sty := fmt.Sprintf("%d pairs", n), letters(9, ink, draw.XRight, draw.YCenter)
+			at := places[k] - 2*g.Radius
+			if at-sty.Width(words) < c.Min.X {
+				sty.XAlign, at = draw.XLeft, places[k]+2*g.Radius
+			}
+			c.FillText(sty, vg.Point{X: at, Y: base}, words)
+			continue
 		}
-		c.DrawGlyph(g, vg.Point{X: places[k], Y: base + vg.Length(n)*step})
-		n++
+		for i := range n {
+			c.DrawGlyph(g, vg.Point{X: places[k], Y: base + vg.Length(i)*step})
+		}
 	}
 }
 
@@ -179,9 +186,10 @@ func (a *Analysis) overlay(e *Effect) *figure {
 		name: "floor", w: figureWidth, h: 190,
 		caption: fmt.Sprintf("%s: the comparison above, one arm against itself below. Grey: the rig's own noise, %s, in which nothing is claimed.", e.Metric, e.distance(e.FloorMDE)),
 		draw: func(c draw.Canvas) {
-			plain := glyph(faint, 3, draw.RingGlyph{})
+			plain := glyph(faint, 2.8, draw.CircleGlyph{})
 			c = key(c, entry{words: "a pair of the comparison", glyph: treatmentGlyph}, entry{words: "a pair of the A/A run", glyph: plain},
-				entry{words: "estimate and 95 % interval", glyph: diamondGlyph, line: line(ink, 1.6)}, entry{words: "the rig's own noise", fill: band})
+				entry{words: "estimate and 95 % interval", glyph: diamondGlyph, line: line(ink, 1.6)},
+				entry{words: "margin " + e.marginWords(), line: line(orange, 1.4, vg.Points(4), vg.Points(3))}, entry{words: "the rig's own noise", fill: band})
 			drawStrip(c, e, []stripRow{{"A/B", effectValues(e.Values), treatmentGlyph}, {"A/A", effectValues(n.Values), plain}}, floor)
 		},
 	}
@@ -447,14 +455,22 @@ func (a *Analysis) timeline(d *digest, words string, end float64) figure {
 			parts = []float64{0.4, 0.26, 0.34}
 		}
 		var panels []*plot.Plot
-		running := panel("at the engine", end, d.result.Timeline, names, styles, func(t *bench.Point) map[string]int { return t.Running })
+		running := panel("at the engine", end)
 		if lends {
-			shade(running, d.result.Timeline)
+			running.Add(lent(d.result.Timeline))
 		}
+		steps(running, d.result.Timeline, names, styles, func(t *bench.Point) map[string]int { return t.Running })
 		running.Add(reclaims(d.result.Timeline, reclaim))
-		panels = append(panels, running, panel("waiting", end, d.result.Timeline, names, styles, func(t *bench.Point) map[string]int { return t.Waiting }))
+		waiting := panel("waiting", end)
+		steps(waiting, d.result.Timeline, names, styles, func(t *bench.Point) map[string]int { return t.Waiting })
+		panels = append(panels, running, waiting)
 		if len(recalls) > 0 {
 			panels = append(panels, recallPanel(recalls, end))
+		}
+		for i, p := range panels {
+			if i < len(panels)-1 {
+				p.X.Tick.Marker = unnamed(even(0, end, 1, 12, ""))
+			}
 		}
 		panels[len(panels)-1].X.Label.Text = "time since the trace's start in s"
 		var cells []draw.Canvas
@@ -486,9 +502,24 @@ func order(x, y bool) int {
 	return 1
 }
 
-// panel draws counts by class as steps.
-func panel(label string, end float64, points []bench.Point, names []string, styles map[string]draw.LineStyle, of func(*bench.Point) map[string]int) *plot.Plot {
+// panel is a plot over a run's time.
+func panel(label string, end float64) *plot.Plot {
 	p := newPlot("", label)
+	p.X.Min, p.X.Max = 0, end
+	p.X.Tick.Marker = plot.ConstantTicks(even(0, end, 1, 12, ""))
+	return p
+}
+
+// unnamed are ticks of a panel that has the same ones named below it.
+func unnamed(ticks []plot.Tick) plot.ConstantTicks {
+	for i := range ticks {
+		ticks[i].Label = ""
+	}
+	return ticks
+}
+
+// steps draws counts by class.
+func steps(p *plot.Plot, points []bench.Point, names []string, styles map[string]draw.LineStyle, of func(*bench.Point) map[string]int) {
 	horizontal(p)
 	most := 1
 	for i := range points {
@@ -496,8 +527,7 @@ func panel(label string, end float64, points []bench.Point, names []string, styl
 			most = max(most, n)
 		}
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, end, 0, float64(most)*1.12
-	p.X.Tick.Marker = plot.ConstantTicks(even(0, end, 1, 12, ""))
+	p.Y.Min, p.Y.Max = 0, float64(most)*1.15
 	p.Y.Tick.Marker = plot.ConstantTicks(even(0, float64(most), 1, min(most, 4), ""))
 	for _, name := range names {
 		var at plotter.XYs
@@ -506,23 +536,25 @@ func panel(label string, end float64, points []bench.Point, names []string, styl
 		}
 		p.Add(&plotter.Line{XYs: at, StepStyle: plotter.PostStep, LineStyle: styles[name]})
 	}
-	return p
 }
 
-// shade fills what was lent.
-func shade(p *plot.Plot, points []bench.Point) {
-	area := painted(func(c draw.Canvas, x, y func(float64) vg.Length) {
-		for i := range points {
-			if points[i].Lent == 0 {
+// lent fills what was lent.
+func lent(points []bench.Point) plot.Plotter {
+	return painted(func(c draw.Canvas, x, y func(float64) vg.Length) {
+		for i := 0; i < len(points); {
+			n := points[i].Lent
+			from := points[i].AtMS / 1000
+			for i < len(points) && points[i].Lent == n {
+				i++
+			}
+			if n == 0 {
 				continue
 			}
-			from, to := points[i].AtMS/1000, points[i].AtMS/1000+bench.TimelineEvery.Seconds()
-			top := y(float64(points[i].Lent))
+			to := points[i-1].AtMS/1000 + bench.TimelineEvery.Seconds()
+			top := y(float64(n))
 			c.FillPolygon(lentShade, []vg.Point{{X: x(from), Y: y(0)}, {X: x(to), Y: y(0)}, {X: x(to), Y: top}, {X: x(from), Y: top}})
 		}
 	})
-	// Behind the lines.
-	p.Add(area)
 }
 
 // reclaims marks the loans that were ended by force.
@@ -538,10 +570,9 @@ func reclaims(points []bench.Point, g draw.GlyphStyle) plot.Plotter {
 
 // recallPanel draws each recall as a line from its opening to the last of its events.
 func recallPanel(recalls []bench.Recall, end float64) *plot.Plot {
-	p := newPlot("", "recalls")
+	p := panel("recalls", end)
 	n := len(recalls)
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, end, -0.6, float64(n)+0.9
-	p.X.Tick.Marker = plot.ConstantTicks(even(0, end, 1, 12, ""))
+	p.Y.Min, p.Y.Max = -0.6, float64(n)+0.9
 	p.Y.Tick.Marker = plot.ConstantTicks{}
 	p.Y.Tick.Length = 0
 	events := []struct {
@@ -549,9 +580,9 @@ func recallPanel(recalls []bench.Recall, end float64) *plot.Plot {
 		glyph draw.GlyphStyle
 		of    func(*bench.Recall) *float64
 	}{
-		{"granted", glyph(ink, 2.6, draw.PlusGlyph{}), func(r *bench.Recall) *float64 { return r.GrantedMS }},
-		{"scheduled", glyph(blue, 3, draw.TriangleGlyph{}), func(r *bench.Recall) *float64 { return r.ScheduledMS }},
-		{"settled", glyph(green, 2.6, draw.SquareGlyph{}), func(r *bench.Recall) *float64 { return r.SettledMS }},
+		{"granted", glyph(ink, 3, draw.PlusGlyph{}), func(r *bench.Recall) *float64 { return r.GrantedMS }},
+		{"scheduled", glyph(blue, 3.2, draw.PyramidGlyph{}), func(r *bench.Recall) *float64 { return r.ScheduledMS }},
+		{"settled", glyph(green, 2.6, draw.BoxGlyph{}), func(r *bench.Recall) *float64 { return r.SettledMS }},
 	}
 	p.Add(painted(func(c draw.Canvas, x, y func(float64) vg.Length) {
 		sty := letters(9, ink, draw.XLeft, draw.YCenter)
