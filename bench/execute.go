@@ -240,15 +240,21 @@ func (x *Executor) tell(r *Result, slots []Slot, results []Result, e float64) {
 	x.Tell(p)
 }
 
-// Config is the engine that the model is asked for, for an arm's runs.
+// ModelFile is the simulated engine's step-time model: a built-in one's name, or a
+// file's path.
+func (p *Plan) ModelFile() string {
+	s := p.Engine.Simulated
+	if slices.Contains(simengine.Models(), s.Model) {
+		return s.Model
+	}
+	return p.Path(s.Model)
+}
+
+// Config is the simulated engine as an arm's runs have it.
 func (s *Simulated) Config(p *Plan, a *Arm) (simengine.Config, error) {
 	e := simengine.DefaultConfig()
 	if s.Model != "" {
-		model := s.Model
-		if !slices.Contains(simengine.Models(), model) {
-			model = p.Path(model)
-		}
-		m, err := simengine.LoadModel(model)
+		m, err := simengine.LoadModel(p.ModelFile())
 		if err != nil {
 			return e, fmt.Errorf("engine.simulated.model: %w", err)
 		}

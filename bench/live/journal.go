@@ -1,0 +1,125 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"headgate/bench"
+	"headgate/journal"
+)
+
+// fromJournal adds what a gateway wrote down: when each request was admitted and
+// the engine ran it, its holds, and the recalls.
+func fromJournal(file string, start time.Time, r *run, o *bench.Observed) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	of := map[string]int{}
+	for i, id := range r.ids {
+		if id != "" {
+			of[id] = i
+		}
+	}
+	b := book{start: start.Round(0), job: r.job, of: of, holds: map[uint64]int{}, recalls: map[uint64]int{}, o: o}
+	for in := journal.NewReader(f); ; {
+		var e journal.Event
+		switch err := in.Next(&e); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("journal: %w", err)
+		}
+		if e.Kind == journal.Dropped {
+			return fmt.Errorf("journal: %d events are missing: the machine is too slow for this load", e.Count)
+		}
+		b.note(&e)
+	}
+}
+
+// book is a journal as a run's results have it.
+type book struct {
+	start   time.Time // on the wall clock, which a journal is written by
+	job     *bench.Job
+	of      map[string]int
+	holds   map[uint64]int // in o.Holds, of those that have not ended
+	recalls map[uint64]int // in o.Recalls
+	o       *bench.Observed
+	zero    int64 // start on the gateway's own clock, once known
+	known   bool
+}
+
+func (b *book) note(e *journal.Event) {
+	if !b.known { // one offset for all events: the wall clock may step
+		b.zero, b.known = e.Mono-e.TS.Sub(b.start).Nanoseconds(), true
+	}
+	at := b.at(e.Mono)
+	if e.Recall != 0 {
+		b.recall(e, at)
+	}
+	i, ok := b.of[e.Request]
+	if !ok {
+		return
+	}
+	l := &b.job.Lines[i]
+	switch e.Kind {
+	case journal.Admitted, journal.Warming:
+		if e.Kind == journal.Admitted && l.AdmittedMS == nil {
+			l.AdmittedMS = &at
+		}
+		b.holds[e.Hold] = len(b.o.Holds)
+		b.o.Holds = append(b.o.Holds, bench.Hold{Request: i, From: at, To: at, Loan: e.Loan})
+	case journal.Scheduled:
+		if l.ScheduledMS == nil && e.PieceTokens == 0 {
+			v := b.at(max(e.ScheduledNS, e.ScheduledUpperNS))
+			l.ScheduledMS = &v
+		}
+	case journal.Ended:
+		if h, ok := b.holds[e.Hold]; ok {
+			b.o.Holds[h].To = at
+			if e.Cause == "reclaimed" {
+				b.o.Holds[h].Reclaimed = true
+				l.Reclaims++
+			}
+			delete(b.holds, e.Hold)
+		}
+	}
+}
+
+func (b *book) recall(e *journal.Event, at float64) {
+	if e.Kind == journal.RecallOpened {
+		b.recalls[e.Recall] = len(b.o.Recalls)
+		b.o.Recalls = append(b.o.Recalls, bench.Recall{Class: e.Class, OpenedMS: at})
+		return
+	}
+	n, ok := b.recalls[e.Recall]
+	if !ok {
+		return
+	}
+	r := &b.o.Recalls[n]
+	after := at - r.OpenedMS
+	switch e.Kind {
+	case journal.RecallGranted:
+		r.GrantedMS = &after
+	case journal.RecallSettled:
+		r.SettledMS = &after
+	case journal.Scheduled:
+		from := b.at(e.ScheduledNS) - r.OpenedMS
+		r.ScheduledMS, r.ScheduledFrom = &from, nil
+		if e.ScheduledUpperNS != 0 {
+			upper := b.at(e.ScheduledUpperNS) - r.OpenedMS
+			r.ScheduledMS, r.ScheduledFrom = &upper, &from
+		}
+	case journal.Ended:
+		if e.Cause == "reclaimed" {
+			r.Reclaims++
+		}
+	}
+}
+
+// at is a moment of the gateway's clock, in milliseconds of the trace's.
+func (b *book) at(mono int64) float64 { return millis(time.Duration(mono - b.zero)) }
