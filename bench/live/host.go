@@ -2,6 +2,7 @@ package live
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ type host struct {
 }
 
 func beginHost() *host {
+	runtime.GC() // what making ready has left is not collected in the run
 	return &host{at: time.Now(), cpu: cpu(), pauses: pauses().NumGC, pressure: pressure(), swapIn: swapIn()}
 }
 

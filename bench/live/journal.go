@@ -25,7 +25,7 @@ func fromJournal(file string, start time.Time, r *run, o *bench.Observed) error 
 			of[id] = i
 		}
 	}
-	b := book{start: start.Round(0), job: r.job, of: of, holds: map[uint64]int{}, recalls: map[uint64]int{}, o: o}
+	b := book{start: start.Round(0), job: r.job, of: of, holds: map[uint64]*attempt{}, began: map[int]int64{}, recalls: map[uint64]int{}, o: o}
 	for in := journal.NewReader(f); ; {
 		var e journal.Event
 		switch err := in.Next(&e); {
@@ -46,11 +46,19 @@ type book struct {
 	start   time.Time // on the wall clock, which a journal is written by
 	job     *bench.Job
 	of      map[string]int
-	holds   map[uint64]int // in o.Holds, of those that have not ended
-	recalls map[uint64]int // in o.Recalls
+	holds   map[uint64]*attempt // of those that have not ended
+	began   map[int]int64       // requests of which an attempt had a token, and their output then kept
+	recalls map[uint64]int      // in o.Recalls
 	o       *bench.Observed
 	zero    int64 // start on the gateway's own clock, once known
 	known   bool
+}
+
+// attempt is a hold that has not ended.
+type attempt struct {
+	hold   int // in o.Holds
+	token  bool
+	cached int64
 }
 
 func (b *book) note(e *journal.Event) {
@@ -71,22 +79,35 @@ func (b *book) note(e *journal.Event) {
 		if e.Kind == journal.Admitted && l.AdmittedMS == nil {
 			l.AdmittedMS = &at
 		}
-		b.holds[e.Hold] = len(b.o.Holds)
+		b.holds[e.Hold] = &attempt{hold: len(b.o.Holds)}
 		b.o.Holds = append(b.o.Holds, bench.Hold{Request: i, From: at, To: at, Loan: e.Loan})
 	case journal.Scheduled:
 		if l.ScheduledMS == nil && e.PieceTokens == 0 {
 			v := b.at(max(e.ScheduledNS, e.ScheduledUpperNS))
 			l.ScheduledMS = &v
 		}
-	case journal.Ended:
-		if h, ok := b.holds[e.Hold]; ok {
-			b.o.Holds[h].To = at
-			if e.Cause == "reclaimed" {
-				b.o.Holds[h].Reclaimed = true
-				l.Reclaims++
-			}
-			delete(b.holds, e.Hold)
+	}
+	h := b.holds[e.Hold]
+	if h == nil {
+		return
+	}
+	h.cached = max(h.cached, e.CachedTokens)
+	h.token = h.token || e.Kind == journal.FirstToken && e.PieceTokens == 0
+	if e.Kind != journal.Ended {
+		return
+	}
+	delete(b.holds, e.Hold)
+	b.o.Holds[h.hold].To = at
+	if e.Cause == "reclaimed" {
+		b.o.Holds[h.hold].Reclaimed = true
+		l.Reclaims++
+	}
+	if h.token {
+		// Of what a further attempt prefills, only what the engine still had is saved.
+		if kept, again := b.began[i]; again {
+			l.Recomputed += int(max(0, e.PromptTokens+kept-h.cached))
 		}
+		b.began[i] = e.OutputTokens
 	}
 }
 
