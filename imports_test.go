@@ -33,12 +33,12 @@ var layers = [][]string{
 	{"relay", "sim"},
 	{"control", "engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},
-	{"kv", "trace", "wire"},
+	{"kv", "stats", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They
 // import nothing of the project but each other.
-var pure = []string{"admission", "control", "kv", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
+var pure = []string{"admission", "control", "kv", "stats", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
 
 // impure is what such a package must not import, and what of package time it
 // must not call.
