@@ -9,6 +9,7 @@ import (
 
 	"headgate/sim"
 	"headgate/simengine"
+	"headgate/stats"
 	"headgate/trace"
 )
 
@@ -54,7 +55,7 @@ type Progress struct {
 	Done   int     // runs
 	Of     int     // runs that the plan asks for at most
 	Left   time.Duration
-	// EValue is the e-process after the last whole pair, 0 where the plan has none.
+	// EValue is the most evidence that the e-process had, 0 where the plan has none.
 	EValue float64
 }
 
@@ -64,10 +65,7 @@ type Executor struct {
 	Workloads *Workloads
 	Dir       *Dir
 	Runner    Runner
-	// EProcess is the value of an e-process over the pairs' differences, those of the
-	// gain's metric, positive where the treatment is better.
-	EProcess func(differences []float64) float64
-	Tell     func(Progress)
+	Tell      func(Progress)
 }
 
 // Execute runs what is missing, in the plan's order, until its stop rule holds.
@@ -146,13 +144,17 @@ func (x *Executor) over(results []Result) (bool, float64, error) {
 	if err != nil {
 		return false, 0, err
 	}
-	e := x.EProcess(d)
-	return e >= x.Plan.Stop.EProcess, e, nil
+	var p stats.EProcess
+	for _, effect := range d {
+		p.Add(effect)
+	}
+	most := 1 / p.P() // evidence that was reached counts, whatever came then
+	return most >= x.Plan.Stop.EProcess, most, nil
 }
 
 // Differences are a metric's, one for each pair that counts, positive where the
-// treatment is better. A pair in which it has no value in either run is left out;
-// so is one in which both are infinite, which is no difference that could be told.
+// treatment is better. One that is not known, since both are infinite or there was
+// nothing to measure, is NaN.
 func Differences(p *Plan, d *Dir, results []Result, metric string) ([]float64, error) {
 	m, ok := MetricNamed(metric)
 	if !ok {
@@ -175,9 +177,7 @@ func Differences(p *Plan, d *Dir, results []Result, metric string) ([]float64, e
 		if !m.Higher {
 			diff = -diff
 		}
-		if !math.IsNaN(diff) {
-			all = append(all, diff)
-		}
+		all = append(all, diff)
 	}
 	return all, nil
 }
