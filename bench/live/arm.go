@@ -15,6 +15,7 @@ import (
 
 	"headgate/bench"
 	"headgate/identity"
+	"headgate/trace"
 )
 
 // arm is what stands in front of the engine, or nothing.
@@ -43,7 +44,7 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 	policy := ""
 	switch {
 	case a.Published != "":
-		policy = published(a.Published, e.slots)
+		policy = Published(a.Published, e.slots)
 	case a.Policy == bench.DefaultPolicy:
 		policy = r.Policy
 	default:
@@ -98,10 +99,10 @@ func (a *arm) stop() error {
 	return err
 }
 
-// published is the policy of a published arm: slots are counted and nothing else,
+// Published is the policy of a published arm: slots are counted and nothing else,
 // of four three are interactive's and one batch's, lending begins after two idle
 // seconds and nothing is ended. It is what package sim runs under that name.
-func published(name string, slots int) string {
+func Published(name string, slots int) string {
 	batch := max(slots/4, 1)
 	interactive := max(slots-batch, 1)
 	queue := "queue: {depth: 0, per_tenant: 0, wait: 0s}"
@@ -110,16 +111,17 @@ func published(name string, slots int) string {
 		queue = "queue: {depth: 100000, per_tenant: 0, wait: 0s}"
 	}
 	rest := "idle_after: 2s, reopen: idle, reclaim: attrition, default_output: 256, " + queue
-	if base == "static" {
-		return fmt.Sprintf(`classes:
-  - {name: interactive, floor: {slots: %[1]d}, unlent: {slots: %[1]d}, ceiling: {slots: %[1]d}, priority: 0, %[3]s}
-  - {name: batch, floor: {slots: %[2]d}, unlent: {slots: %[2]d}, ceiling: {slots: %[2]d}, priority: 10, %[3]s}
-`, interactive, batch, rest)
+	class := func(name string, floor, unlent, priority int) string {
+		ceiling := ""
+		if floor == unlent { // what is never lent is never borrowed against either
+			ceiling = fmt.Sprintf("ceiling: {slots: %d}, ", floor)
+		}
+		return fmt.Sprintf("  - {name: %s, floor: {slots: %d}, unlent: {slots: %d}, %spriority: %d, %s}\n", name, floor, unlent, ceiling, priority, rest)
 	}
-	return fmt.Sprintf(`classes:
-  - {name: interactive, floor: {slots: %d}, unlent: {slots: %d}, priority: 0, %s}
-  - {name: batch, floor: {slots: %d}, priority: 10, %s}
-`, interactive, min(interactive, batch), rest, batch, rest)
+	if base == "static" {
+		return "classes:\n" + class(trace.Interactive, interactive, interactive, 0) + class(trace.Batch, batch, batch, 10)
+	}
+	return "classes:\n" + class(trace.Interactive, interactive, min(interactive, batch), 0) + class(trace.Batch, batch, 0, 10)
 }
 
 // unbound is a KV pool that never binds, for arms that count slots only.
