@@ -25,7 +25,7 @@ func fromJournal(file string, start time.Time, r *run, o *bench.Observed) error 
 			of[id] = i
 		}
 	}
-	b := book{start: start.Round(0), job: r.job, of: of, holds: map[uint64]*attempt{}, began: map[int]int64{}, recalls: map[uint64]int{}, o: o}
+	b := newBook(start, r.job, of, o)
 	for in := journal.NewReader(f); ; {
 		var e journal.Event
 		switch err := in.Next(&e); {
@@ -48,10 +48,15 @@ type book struct {
 	of      map[string]int
 	holds   map[uint64]*attempt // of those that have not ended
 	began   map[int]int64       // requests of which an attempt had a token, and their output then kept
+	ran     map[int]uint64      // the hold that the engine ran first, by request
 	recalls map[uint64]int      // in o.Recalls
 	o       *bench.Observed
 	zero    int64 // start on the gateway's own clock, once known
 	known   bool
+}
+
+func newBook(start time.Time, j *bench.Job, of map[string]int, o *bench.Observed) *book {
+	return &book{start: start.Round(0), job: j, of: of, holds: map[uint64]*attempt{}, began: map[int]int64{}, ran: map[int]uint64{}, recalls: map[uint64]int{}, o: o}
 }
 
 // attempt is a hold that has not ended.
@@ -82,8 +87,10 @@ func (b *book) note(e *journal.Event) {
 		b.holds[e.Hold] = &attempt{hold: len(b.o.Holds)}
 		b.o.Holds = append(b.o.Holds, bench.Hold{Request: i, From: at, To: at, Loan: e.Loan})
 	case journal.Scheduled:
-		if l.ScheduledMS == nil && e.PieceTokens == 0 {
-			v := b.at(max(e.ScheduledNS, e.ScheduledUpperNS))
+		// The exact moment may come after an interval, of the same hold.
+		if by, again := b.ran[i]; e.PieceTokens == 0 && (!again || by == e.Hold) {
+			b.ran[i] = e.Hold
+			v := b.at(max(e.ScheduledNS, e.ScheduledUpperNS)) // the moment by which it surely had
 			l.ScheduledMS = &v
 		}
 	}
