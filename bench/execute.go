@@ -9,6 +9,7 @@ import (
 
 	"headgate/sim"
 	"headgate/simengine"
+	"headgate/stats"
 	"headgate/trace"
 )
 
@@ -54,7 +55,7 @@ type Progress struct {
 	Done   int     // runs
 	Of     int     // runs that the plan asks for at most
 	Left   time.Duration
-	// EValue is the e-process after the last whole pair, 0 where the plan has none.
+	// EValue is the most evidence that the e-process had, 0 where the plan has none.
 	EValue float64
 }
 
@@ -64,10 +65,7 @@ type Executor struct {
 	Workloads *Workloads
 	Dir       *Dir
 	Runner    Runner
-	// EProcess is the value of an e-process over the pairs' differences, those of the
-	// gain's metric, positive where the treatment is better.
-	EProcess func(differences []float64) float64
-	Tell     func(Progress)
+	Tell      func(Progress)
 }
 
 // Execute runs what is missing, in the plan's order, until its stop rule holds.
@@ -146,13 +144,17 @@ func (x *Executor) over(results []Result) (bool, float64, error) {
 	if err != nil {
 		return false, 0, err
 	}
-	e := x.EProcess(d)
-	return e >= x.Plan.Stop.EProcess, e, nil
+	var p stats.EProcess
+	for _, effect := range d {
+		p.Add(effect)
+	}
+	most := 1 / p.P() // evidence that was reached counts, whatever came then
+	return most >= x.Plan.Stop.EProcess, most, nil
 }
 
 // Differences are a metric's, one for each pair that counts, positive where the
-// treatment is better. A pair in which it has no value in either run is left out;
-// so is one in which both are infinite, which is no difference that could be told.
+// treatment is better. One that is not known, since both are infinite or there was
+// nothing to measure, is NaN.
 func Differences(p *Plan, d *Dir, results []Result, metric string) ([]float64, error) {
 	m, ok := MetricNamed(metric)
 	if !ok {
@@ -175,9 +177,7 @@ func Differences(p *Plan, d *Dir, results []Result, metric string) ([]float64, e
 		if !m.Higher {
 			diff = -diff
 		}
-		if !math.IsNaN(diff) {
-			all = append(all, diff)
-		}
+		all = append(all, diff)
 	}
 	return all, nil
 }
@@ -240,15 +240,21 @@ func (x *Executor) tell(r *Result, slots []Slot, results []Result, e float64) {
 	x.Tell(p)
 }
 
-// Config is the engine that the model is asked for, for an arm's runs.
+// ModelFile is the simulated engine's step-time model: a built-in one's name, or a
+// file's path.
+func (p *Plan) ModelFile() string {
+	s := p.Engine.Simulated
+	if slices.Contains(simengine.Models(), s.Model) {
+		return s.Model
+	}
+	return p.Path(s.Model)
+}
+
+// Config is the simulated engine as an arm's runs have it.
 func (s *Simulated) Config(p *Plan, a *Arm) (simengine.Config, error) {
 	e := simengine.DefaultConfig()
 	if s.Model != "" {
-		model := s.Model
-		if !slices.Contains(simengine.Models(), model) {
-			model = p.Path(model)
-		}
-		m, err := simengine.LoadModel(model)
+		m, err := simengine.LoadModel(p.ModelFile())
 		if err != nil {
 			return e, fmt.Errorf("engine.simulated.model: %w", err)
 		}

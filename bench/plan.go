@@ -130,6 +130,8 @@ type Workload struct {
 	Tenants int `yaml:"tenants"`
 	// ForcedOutput makes each answer as long as the trace says, where the engine can.
 	ForcedOutput bool `yaml:"forced_output"`
+	// TextPrompts sends prompts as text, about as long, in the place of token ids.
+	TextPrompts bool `yaml:"text_prompts"`
 	// Requests that arrive within Warmup are sent and recorded, and measure nothing.
 	Warmup Duration `yaml:"warmup"`
 	// Prime is how many requests of each class are sent, and forgotten, before a run.

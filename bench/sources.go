@@ -150,7 +150,11 @@ func (w *Workloads) add(file string, t *trace.Trace) error {
 	if len(t.Entries) == 0 {
 		return fmt.Errorf("%s: no request in the first %v", file, w.plan.Workload.Duration)
 	}
-	name := fileName(strings.TrimSuffix(file, filepath.Ext(file)))
+	var parts []string
+	for part := range strings.SplitSeq(file, ",") {
+		parts = append(parts, strings.TrimSuffix(part, filepath.Ext(part)))
+	}
+	name := fileName(strings.Join(parts, "_"))
 	if slices.ContainsFunc(w.Sources, func(s Source) bool { return s.Name == name }) {
 		return fmt.Errorf("%s: another file is named %s too", file, name)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"headgate/bench"
+	"headgate/bench/live"
 	"headgate/sim"
 	"headgate/simengine"
 	"headgate/telemetry"
@@ -86,6 +87,13 @@ func newExecutor(cmd *cobra.Command, file, out, runner string) (*bench.Executor,
 }
 
 func planRunner(cmd *cobra.Command, p *bench.Plan) (bench.Runner, error) {
+	if p.Runner == bench.Live {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("this program's own file: %w", err)
+		}
+		return &live.Runner{Headgate: self, Policy: policyYAML}, nil
+	}
 	return &bench.Virtual{LoadPolicy: func(file string, e simengine.Config) (*sim.Policy, error) { return loadPolicy(cmd, file, e) }}, nil
 }
 
@@ -121,4 +129,3 @@ func writeRequests(path string, d *bench.Dir) error {
 	b := bufio.NewWriter(f)
 	return errors.Join(d.WriteRequests(b), b.Flush(), f.Close())
 }
-
