@@ -234,8 +234,8 @@ func lowest[K int | string](by map[K]Tally) (key K, worst Tally, ok bool) {
 
 // worstTenant is nil where requests have no tenants.
 func worstTenant(by map[string]Tally) *Tenant {
-	name, t, ok := lowest(by)
-	if _, none := by[""]; !ok || none && len(by) == 1 {
+	name, t, _ := lowest(by)
+	if name == "" {
 		return nil
 	}
 	return &Tenant{Tenant: name, Tally: t}
