@@ -138,10 +138,13 @@ func key(c draw.Canvas, entries ...entry) draw.Canvas {
 			c.DrawGlyph(e.glyph, vg.Point{X: (from + to) / 2, Y: y})
 		}
 		c.FillText(sty, vg.Point{X: to + vg.Points(4), Y: y}, e.words)
-		at = to + vg.Points(4) + sty.Width(e.words) + vg.Points(14)
+		at = to + vg.Points(4) + wide(sty, e.words) + vg.Points(12)
 	}
 	return draw.Crop(c, 0, 0, 0, -vg.Points(height+4))
 }
+
+// wide is the room for words in whatever letters a reader's machine has for them.
+func wide(sty text.Style, words string) vg.Length { return sty.Width(words) * 1.2 }
 
 func glyph(c color.Color, radius float64, shape draw.GlyphDrawer) draw.GlyphStyle {
 	return draw.GlyphStyle{Color: c, Radius: vg.Points(radius), Shape: shape}

@@ -138,13 +138,13 @@ func drawStrip(c draw.Canvas, e *Effect, rows []stripRow, floor float64) {
 // stack draws dots side by side, those that would lie on each other one above the other.
 func stack(c draw.Canvas, values []float64, x func(float64) vg.Length, base, height vg.Length, g draw.GlyphStyle) {
 	sorted := slices.Sorted(slices.Values(values))
-	wide := 2*g.Radius + vg.Points(0.6)
+	width := 2*g.Radius + vg.Points(0.6)
 	var columns []int // how many dots have each place
 	var places []vg.Length
 	for _, v := range sorted {
 		at := x(v)
 		k := len(places) - 1
-		if k < 0 || at-places[k] >= wide {
+		if k < 0 || at-places[k] >= width {
 			places, columns = append(places, at), append(columns, 0)
 			k++
 		}
@@ -154,12 +154,12 @@ func stack(c draw.Canvas, values []float64, x func(float64) vg.Length, base, hei
 	for _, n := range columns {
 		most = max(most, vg.Length(n))
 	}
-	step := min(wide, (height-2*g.Radius)/most)
+	step := min(width, (height-2*g.Radius)/most)
 	for k, n := range columns {
 		if step < g.Radius && vg.Length(n)*step > height/2 { // a heap in which nobody could count
 			c.DrawGlyph(g, vg.Point{X: places[k], Y: base})
 			words, sty := fmt.Sprintf("%d pairs", n), letters(9, ink, draw.XRight, draw.YCenter)
-			at := places[k] - 2*g.Radius
+			at := places[k] - 2*g.Radius - (wide(sty, words) - sty.Width(words))
 			if at-sty.Width(words) < c.Min.X {
 				sty.XAlign, at = draw.XLeft, places[k]+2*g.Radius
 			}
@@ -590,7 +590,7 @@ func recallPanel(recalls []bench.Recall, end float64) *plot.Plot {
 		for _, e := range events {
 			c.DrawGlyph(e.glyph, vg.Point{X: at, Y: c.Max.Y - vg.Points(6)})
 			c.FillText(sty, vg.Point{X: at + vg.Points(6), Y: c.Max.Y - vg.Points(6)}, e.name)
-			at += vg.Points(18) + sty.Width(e.name)
+			at += vg.Points(16) + wide(sty, e.name)
 		}
 		for i := range recalls {
 			r := &recalls[i]

@@ -12,10 +12,10 @@ func (a *Analysis) measureFloor(q *Question) error {
 	e, runs := q.Baseline, a.runs
 	of := "two arms of this plan that are the same but for their names"
 	x, y, ok := twins(e.Plan)
-	if q.AA != nil {
+	if q.AA != nil && q.AA != q.Baseline {
 		e, of = q.AA, "an A/A run of its own"
 		if x, y, ok = twins(e.Plan); !ok {
-			return fmt.Errorf("the A/A plan %q has no two arms that are the same but for their names: allowed is one that has", e.Plan.Name)
+			return noTwins(e)
 		}
 		if e.Plan.SHA256() != a.plan.SHA256() {
 			of += fmt.Sprintf(", by the plan %q (%.12s)", e.Plan.Name, e.Plan.SHA256())
@@ -32,11 +32,13 @@ func (a *Analysis) measureFloor(q *Question) error {
 			}
 			runs = append(runs, d)
 		}
+	} else if !ok && q.AA != nil {
+		return noTwins(e)
 	} else if !ok || q.Baseline != q.Treatment {
 		return nil
 	}
 	f := &Floor{Of: of, Baseline: x, Other: y, Pairs: []Pair{}}
-	if q.AA != nil {
+	if q.AA != nil && q.AA != q.Baseline {
 		for _, d := range runs {
 			f.Runs = append(f.Runs, d.Run)
 		}
@@ -54,6 +56,10 @@ func (a *Analysis) measureFloor(q *Question) error {
 	}
 	a.Report.Floor = f
 	return nil
+}
+
+func noTwins(e *Evidence) error {
+	return fmt.Errorf("plan %q has no two arms that are the same but for their names: allowed for an A/A run is one that has", e.Plan.Name)
 }
 
 type onScale struct {
@@ -121,4 +127,16 @@ func (f *Floor) of(metric, scale string) *MetricBase {
 		}
 	}
 	return nil
+}
+
+// RejectedRig names the criteria's metrics for which an A/A run rejects the rig.
+func (r *Report) RejectedRig() []string {
+	var all []string
+	for i := range r.Decisions {
+		e := &r.Decisions[i]
+		if n := r.Floor.of(e.Metric, e.Scale); n != nil && len(n.Rejected) > 0 {
+			all = append(all, e.Metric)
+		}
+	}
+	return all
 }

@@ -23,7 +23,7 @@ th,td{text-align:left;vertical-align:top;padding:.25rem .7rem .25rem 0;border-bo
 th{font-weight:600;color:var(--faint);white-space:normal;min-width:4.5rem}
 td.long{white-space:normal;min-width:14rem}
 figure{margin:1rem 0}
-figure svg{display:block;width:100%;min-width:34rem;height:auto}
+figure svg{display:block;width:100%;min-width:44rem;height:auto}
 figure svg text{font-family:Arial,"Liberation Sans",Helvetica,sans-serif}
 figcaption,.lead{color:var(--faint);font-size:.85rem}
 ul{padding-left:1.2rem;margin:.5rem 0}

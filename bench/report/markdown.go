@@ -18,26 +18,39 @@ func (r *Report) Markdown() []byte {
 		fmt.Fprintf(&b, "- %s\n", escaped(n))
 	}
 	for _, s := range r.sections() {
-		fmt.Fprintf(&b, "\n## %s\n", s.title)
-		if s.lead != "" {
-			fmt.Fprintf(&b, "\n%s\n", s.lead)
-		}
-		if t := s.table; t != nil {
-			b.WriteByte('\n')
-			row(&b, t.head)
-			b.WriteString(strings.Repeat("|---", len(t.head)) + "|\n")
-			for _, cells := range t.rows {
-				row(&b, cells)
-			}
-		}
-		for i, l := range s.list {
-			if i == 0 {
-				b.WriteByte('\n')
-			}
-			fmt.Fprintf(&b, "- %s\n", escaped(l))
-		}
+		s.markdown(&b)
 	}
 	return []byte(b.String())
+}
+
+// FloorMarkdown is the part about the rig's noise; empty where there is none.
+func (r *Report) FloorMarkdown() []byte {
+	var b strings.Builder
+	if s := r.floorSection(); s != nil {
+		s.markdown(&b)
+	}
+	return []byte(strings.TrimPrefix(b.String(), "\n"))
+}
+
+func (s *section) markdown(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## %s\n", s.title)
+	if s.lead != "" {
+		fmt.Fprintf(b, "\n%s\n", s.lead)
+	}
+	if t := s.table; t != nil {
+		b.WriteByte('\n')
+		row(b, t.head)
+		b.WriteString(strings.Repeat("|---", len(t.head)) + "|\n")
+		for _, cells := range t.rows {
+			row(b, cells)
+		}
+	}
+	for i, l := range s.list {
+		if i == 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(b, "- %s\n", escaped(l))
+	}
 }
 
 func row(b *strings.Builder, cells []string) {

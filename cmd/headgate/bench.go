@@ -15,7 +15,7 @@ func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", Short: "Compare policies by a plan, draw workloads, and measure in real time", Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(benchRunCommand(), benchTraceCommand(), benchAvailabilityCommand(), benchBurstCommand(), benchNoHarmCommand(), benchStormCommand())
+	cmd.AddCommand(benchRunCommand(), benchReportCommand(), benchCompareCommand(), benchAACommand(), benchPublishCommand(), benchTraceCommand(), benchAvailabilityCommand(), benchBurstCommand(), benchNoHarmCommand(), benchStormCommand())
 	return cmd
 }
 
