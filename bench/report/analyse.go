@@ -251,14 +251,18 @@ func effects(m *bench.Metric, scale string, pairs []pairOf) (Effect, *stats.Effe
 	for i, v := range of.Values() {
 		e.Values[i].Effect = Number(v)
 	}
-	for _, i := range of.Unknown() {
+	unknown := of.Unknown()
+	for _, i := range unknown {
 		e.Values[i].Effect = missing
 	}
 	i, err := of.Interval(level)
 	if err != nil {
 		return e, nil, err
 	}
-	e.Estimate, e.Interval, e.MDE = Number(of.Estimate()), interval(i), Number(of.MDE(level, 2))
+	e.Interval, e.MDE = interval(i), Number(of.MDE(level, 2))
+	if len(unknown) < of.Len() { // of nothing that is known there is no estimate
+		e.Estimate = Number(of.Estimate())
+	}
 	return e, of, nil
 }
 

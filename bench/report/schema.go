@@ -111,7 +111,7 @@ type Effect struct {
 	// LeftOut are pairs that count and have no value of this metric.
 	LeftOut []LeftOut `json:"left_out,omitempty"`
 
-	Estimate Number   `json:"estimate"` // Hodges-Lehmann
+	Estimate Number   `json:"estimate"` // Hodges-Lehmann; null where no pair's effect is known
 	Interval Interval `json:"interval"` // two-sided, exact (Walsh)
 	// MDE is the effect that as many pairs with the same spread find with 80 % power;
 	// infinite where the spread is.

@@ -163,7 +163,9 @@ func (x *computation) effect(path string, c *effectClaim) []float64 {
 	_, _, d, _ := values(path, x.say, c, x.Pairs, x.runs)
 	low, high, has, estimate, mde := math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN()
 	if len(d) > 0 {
-		estimate = hodgesLehmann(d)
+		if slices.ContainsFunc(d, func(v float64) bool { return !math.IsNaN(v) }) {
+			estimate = hodgesLehmann(d)
+		}
 		low, high, has = interval(d, x.Analysis.Level)
 		sides := 2
 		if c.Role == "no_harm" {

@@ -239,6 +239,17 @@ func detectable(n int, sd, level float64, sides int) float64 {
 	if n < 2 || math.IsInf(sd, 1) || math.IsNaN(sd) {
 		return inf
 	}
+	of := [3]float64{float64(n), level, float64(sides)}
+	if _, done := inSDs[of]; !done {
+		inSDs[of] = detectableInSDs(n, level, sides)
+	}
+	return sd * inSDs[of]
+}
+
+// inSDs keeps what was found: every effect of as many pairs asks for the same.
+var inSDs = map[[3]float64]float64{}
+
+func detectableInSDs(n int, level float64, sides int) float64 {
 	nu := float64(n - 1)
 	critical := bisect(0, 1e4, func(t float64) bool { return upper(nu, t, 0) <= (1-level)/float64(sides) })
 	power := func(effect float64) float64 {
@@ -249,12 +260,12 @@ func detectable(n int, sd, level float64, sides int) float64 {
 		}
 		return p
 	}
-	return sd * bisect(0, 1e4, func(effect float64) bool { return power(effect) >= 0.8 })
+	return bisect(0, 1e4, func(effect float64) bool { return power(effect) >= 0.8 })
 }
 
 // bisect finds where a condition begins to hold.
 func bisect(low, high float64, holds func(float64) bool) float64 {
-	for range 100 {
+	for range 70 {
 		if m := (low + high) / 2; holds(m) {
 			high = m
 		} else {
@@ -277,7 +288,7 @@ func upper(nu, t, mu float64) float64 {
 		}
 		return 2 * math.Exp(nu/2*math.Log(nu/2)-lg+(nu-1)*math.Log(s)-nu*s*s/2)
 	}
-	const steps = 4000
+	const steps = 2000
 	end := 1 + 12/math.Sqrt(nu)
 	h := end / steps
 	sum := 0.0
