@@ -594,10 +594,17 @@ func (a *Analysis) shift(pairs []pairOf) error {
 	}
 	for _, p := range points {
 		q := Quantile{Quantile: p.Quantile, Shown: p.OK, Estimate: missing, Interval: Interval{missing, missing, missing, level}}
-		if p.OK {
-			q.Estimate, q.Interval = Number(p.Estimate), interval(p.Interval)
+		dots, unknown := p.Effects.Values(), p.Effects.Unknown()
+		for _, i := range unknown {
+			dots[i] = math.NaN()
 		}
-		a.Report.Shift, a.dots = append(a.Report.Shift, q), append(a.dots, p.Effects.Values())
+		if p.OK {
+			q.Interval = interval(p.Interval)
+		}
+		if p.OK && len(unknown) < len(dots) {
+			q.Estimate = Number(p.Estimate)
+		}
+		a.Report.Shift, a.dots = append(a.Report.Shift, q), append(a.dots, dots)
 	}
 	return nil
 }

@@ -366,12 +366,17 @@ func (a *Analysis) shiftFigure() *figure {
 				for k, i := range shown {
 					q := &a.Report.Shift[i]
 					for n, v := range a.dots[i] {
+						if math.IsNaN(v) {
+							continue
+						}
 						aside := 0.08 + 0.2*float64(n)/float64(len(a.dots[i]))
 						c.DrawGlyph(treatmentGlyph, vg.Point{X: x(float64(k) + aside), Y: y(s.at(v))})
 					}
 					at := x(float64(k) - 0.06)
 					c.StrokeLine2(line(ink, 1.6), at, y(s.at(float64(q.Interval.Low))), at, y(s.at(float64(q.Interval.High))))
-					c.DrawGlyph(diamondGlyph, vg.Point{X: at, Y: y(s.at(float64(q.Estimate)))})
+					if q.Estimate.known() {
+						c.DrawGlyph(diamondGlyph, vg.Point{X: at, Y: y(s.at(float64(q.Estimate)))})
+					}
 				}
 			}))
 			p.Draw(draw.Crop(c, 0, -vg.Points(6), 0, 0))

@@ -233,6 +233,9 @@ func TestSecondProgram(t *testing.T) {
 		if err != nil || !regexp.MustCompile(`^\d{3,} figures and names are the same, 0 differ; `).Match(out) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
+		if name != "fixed" {
+			continue
+		}
 		b, err := os.ReadFile(report)
 		if err != nil {
 			t.Fatal(err)

@@ -163,7 +163,7 @@ func (x *computation) effect(path string, c *effectClaim) []float64 {
 	_, _, d, _ := values(path, x.say, c, x.Pairs, x.runs)
 	low, high, has, estimate, mde := math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN()
 	if len(d) > 0 {
-		if slices.ContainsFunc(d, func(v float64) bool { return !math.IsNaN(v) }) {
+		if anyKnown(d) {
 			estimate = hodgesLehmann(d)
 		}
 		low, high, has = interval(d, x.Analysis.Level)
@@ -179,6 +179,10 @@ func (x *computation) effect(path string, c *effectClaim) []float64 {
 	x.say(path+".interval.level", has)
 	x.say(path+".mde", mde)
 	return d
+}
+
+func anyKnown(d []float64) bool {
+	return slices.ContainsFunc(d, func(v float64) bool { return !math.IsNaN(v) })
 }
 
 const (
@@ -394,8 +398,10 @@ func (x *computation) shift() {
 			d = append(d, effectOf("log_ratio", at(b, q), at(t, q)))
 		}
 		estimate, low, high, has := math.NaN(), math.NaN(), math.NaN(), math.NaN()
-		if shown {
+		if shown && anyKnown(d) {
 			estimate = hodgesLehmann(d)
+		}
+		if shown {
 			low, high, has = interval(d, x.Analysis.Level)
 		}
 		x.say(path+".shown", shown)
