@@ -243,14 +243,11 @@ func (e *Evidence) llmd(r *bench.Result, s *sums) map[string]any {
 			"native":       object{"config": json.RawMessage(config)},
 		}}
 	}
-	out := object{
-		"version": "0.2",
-		"run": object{
-			"uid": r.RequestsSHA256, "eid": r.Plan, "description": fmt.Sprintf("%s: arm %s on %s", e.Plan.Name, r.Arm, r.Source.Name),
-			"time": object{"start": r.Started.UTC().Format(time.RFC3339), "duration": fmt.Sprintf("PT%gS", r.WallS)},
-		},
-		"results": object{"request_performance": object{"aggregate": aggregate}},
+	run := object{"uid": r.RequestsSHA256, "eid": r.Plan, "description": fmt.Sprintf("%s: arm %s on %s", e.Plan.Name, r.Arm, r.Source.Name)}
+	if r.Runner == bench.Live { // how long the simulator took is of no use to anybody
+		run["time"] = object{"start": r.Started.UTC().Format(time.RFC3339), "duration": fmt.Sprintf("PT%gS", r.WallS)}
 	}
+	out := object{"version": "0.2", "run": run, "results": object{"request_performance": object{"aggregate": aggregate}}}
 	if len(scenario) > 0 {
 		out["scenario"] = scenario
 	}
