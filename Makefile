@@ -60,7 +60,7 @@ fuzz:
 lint: setup
 	go vet ./...
 	./bin/staticcheck ./...
-	go -C tools vet ./testlog ./bars
+	go -C tools vet ./testlog ./bars ./recompute
 	@unformatted=$$(find . -name node_modules -prune -o -name '*.go' -print | xargs gofmt -l); \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
 

@@ -29,16 +29,16 @@ const module = "headgate"
 // its own, or from its own top folder. A new folder takes its place here.
 var layers = [][]string{
 	{"cmd", "e2e"},
-	{"config", "gateway"},
+	{"bench", "config", "gateway"},
 	{"relay", "sim"},
 	{"control", "engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},
-	{"kv", "trace", "wire"},
+	{"kv", "occupancy", "stats", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They
 // import nothing of the project but each other.
-var pure = []string{"admission", "control", "kv", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
+var pure = []string{"admission", "control", "kv", "occupancy", "stats", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
 
 // impure is what such a package must not import, and what of package time it
 // must not call.

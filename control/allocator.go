@@ -87,6 +87,11 @@ type life struct {
 	totals  []Amount          // by engine, as it says
 	ends    [][]end           // by engine: what is predicted to end by itself next
 	speed   []admission.Speed // by engine, as it has learned it
+	// presence is, by engine, what it surely has there, as it has said in the report that
+	// it made then, having heard of what.
+	presence []Presence
+	made     Time // by its own clock
+	heard    Heard
 
 	// fingerprint is of its configuration, differs that it is noted to be another.
 	fingerprint string
@@ -351,7 +356,7 @@ func (a *Allocator) revive(l *life) {
 func (a *Allocator) reset(l *life, old *Pool) {
 	ne, nk := len(a.pool.Engines), len(a.pool.Classes)
 	l.highs, l.totals = make([][recent]Amount, ne), make([]Amount, ne)
-	l.ends, l.speed = make([][]end, ne), make([]admission.Speed, ne)
+	l.ends, l.speed, l.presence = make([][]end, ne), make([]admission.Speed, ne), make([]Presence, ne)
 	classes, floors, unlent := l.classes, l.floors, l.unlent
 	l.classes, l.floors, l.unlent = make([]classAt, nk), make([]Amount, nk), make([]Amount, nk)
 	for k := range l.classes {
@@ -504,6 +509,7 @@ func (a *Allocator) depart(l *life) {
 		l.classes[k] = classAt{used: l.classes[k].used, slack: never}
 	}
 	l.recall = false
+	clear(l.presence)
 	a.news = true // that it does nothing any more
 	a.drop(l)
 	a.compare(l)
@@ -531,6 +537,9 @@ func (a *Allocator) report(r *Report) {
 	l.leaving = r.Leaving
 	a.compare(l)
 	l.seen, l.at, l.had = true, a.now, r.Rev
+	a.news = a.news || a.doubted()
+	l.made, l.heard = r.At, r.Heard
+	clear(l.presence)
 	for i := range r.Engines {
 		e := &r.Engines[i]
 		n := a.index(e.Engine, "")
@@ -538,7 +547,7 @@ func (a *Allocator) report(r *Report) {
 			continue
 		}
 		l.used[n] = e.Used
-		l.speed[n] = e.Speed
+		l.speed[n], l.presence[n] = e.Speed, e.Presence
 		l.ends[n] = l.ends[n][:0]
 		for _, v := range e.Ends {
 			l.ends[n] = append(l.ends[n], end{a.now + Time(v.In), v.Amount})
@@ -552,6 +561,7 @@ func (a *Allocator) report(r *Report) {
 	for i := range r.Classes {
 		a.reportClass(l, r, &r.Classes[i])
 	}
+	a.news = a.news || a.doubted()
 	a.acknowledge(l, r)
 	for i := range r.Engines {
 		if n := a.index(r.Engines[i].Engine, ""); n >= 0 {

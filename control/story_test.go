@@ -151,6 +151,7 @@ func script(t *testing.T, p *Pool, id ID, lease int64, args map[string]string) *
 					c.Head, c.Short = amount(t, head), true
 				case "waited":
 					c.Waited, _ = time.ParseDuration(v)
+					c.Age = c.Waited
 				case "rejected":
 					c.Rejected, _ = strconv.ParseUint(v, 10, 64)
 				}

@@ -9,18 +9,23 @@ import (
 	"headgate/admission"
 )
 
-// tellLeast is the least time between news, and tellEach what each of their rows
-// asks for, since all replicas read all of it.
+// tellLeast is the least time between news, tellDoubted while a replica doubts, and
+// tellEach what each of their rows asks for, since all replicas read all of it.
 const (
-	tellLeast = Time(50e6)
-	tellEach  = Time(1e6)
+	tellLeast   = Time(50e6)
+	tellDoubted = Time(10e6)
+	tellEach    = Time(1e6)
 )
 
 // toldEnds is how many ends are told.
 const toldEnds = 8
 
 func (a *Allocator) tellEvery() Time {
-	return max(tellLeast, tellEach*Time(len(a.lives)*len(a.pool.Classes)))
+	least := tellLeast
+	if a.doubted() {
+		least = tellDoubted
+	}
+	return max(least, tellEach*Time(len(a.lives)*len(a.pool.Classes)))
 }
 
 // tell tells the replicas of each other, if there is something new. What they were told
@@ -85,11 +90,23 @@ func (a *Allocator) tell() {
 			s.Classes = append(s.Classes, row)
 		}
 	}
-	if len(s.Classes) > 0 || a.nNews > 0 || a.follows {
+	for _, l := range t.lives {
+		if slices.ContainsFunc(l.presence, func(v Presence) bool { return v.Begun > 0 || v.Doubts }) {
+			s.Lives = append(s.Lives, LifeNews{ID: l.id, At: l.made, Heard: l.heard, Presence: slices.Clone(l.presence)})
+		}
+	}
+	if len(s.Classes) > 0 || a.nNews > 0 || a.follows || a.doubted() {
 		a.nNews++
 		s.Seq = a.nNews
 		a.fx = append(a.fx, Effect{Op: Tell, News: s})
 	}
+}
+
+// doubted tells whether a replica asks what the others have at the engines.
+func (a *Allocator) doubted() bool {
+	return slices.ContainsFunc(a.lives, func(l *life) bool {
+		return slices.ContainsFunc(l.presence, func(v Presence) bool { return v.Doubts })
+	})
 }
 
 // beside is what of an engine no live replica can have.
@@ -134,20 +151,20 @@ func (a *Allocator) speed(e int) (all admission.Speed) {
 }
 
 // Heard is which news a replica's core has been told last.
-type Heard struct{ epoch, seq uint64 }
+type Heard struct {
+	Epoch uint64 `json:"epoch,omitempty"`
+	Seq   uint64 `json:"seq,omitempty"` // 0 before the first
+}
 
 // Take tells whether news are to be told to the core of a replica whose last grant is g:
 // not those that come late, nor those of a leader whose term is known to be over.
 func (h *Heard) Take(n *News, g *Grant) bool {
-	if n.Epoch < h.epoch || n.Epoch == h.epoch && n.Seq <= h.seq || g != nil && n.Epoch < g.Epoch {
+	if n.Epoch < h.Epoch || n.Epoch == h.Epoch && n.Seq <= h.Seq || g != nil && n.Epoch < g.Epoch {
 		return false
 	}
-	h.epoch, h.seq = n.Epoch, n.Seq
+	h.Epoch, h.Seq = n.Epoch, n.Seq
 	return true
 }
-
-// Seq is their number, 0 before the first.
-func (h *Heard) Seq() uint64 { return h.seq }
 
 // Elsewhere is what news tell the core of one replica, which has the table base and to
 // which they came at now. By its clock that is when what they say was so: no two clocks

@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -209,7 +210,7 @@ func TestHeard(t *testing.T) {
 			g = &Grant{Epoch: n.granted}
 		}
 		if h.Take(&News{Epoch: n.epoch, Seq: n.seq}, g) {
-			got = append(got, fmt.Sprintf("%d.%d", n.epoch, h.Seq()))
+			got = append(got, fmt.Sprintf("%d.%d", n.epoch, h.Seq))
 		}
 	}
 	if want := []string{"2.3", "2.4", "3.1"}; !slices.Equal(got, want) {
@@ -232,5 +233,52 @@ func TestElsewhereOfARowThatIsClosed(t *testing.T) {
 	}
 	if c := &v.Classes[0]; c.Used != (Amount{1, 100}) || c.Pending != 3e9 {
 		t.Errorf("class: %+v", c)
+	}
+}
+
+// TestPresence: what replicas surely have at engines is told with the rest, with what
+// orders it in time, and soon while one of them doubts. What is gone is not told.
+func TestPresence(t *testing.T) {
+	a := newTeller(t, 1)
+	x, y := a.join("x"), a.join("yy")
+	has := func(at Time, begun, ended uint64, doubts bool) func(*Report) {
+		return func(r *Report) {
+			r.At, r.Heard = at, Heard{1, uint64(at)}
+			r.Engines[0].Presence = Presence{Begun: begun, Ended: ended, Age: 3, Since: 1, Place: 7, Doubts: doubts}
+		}
+	}
+	a.report(x, has(5, 4, 2, false))
+	a.report(y, nothing)
+	a.rest()
+	if a.last != nil {
+		t.Errorf("nobody asks, and all were told %+v", a.last)
+	}
+	if !a.report(y, has(9, 0, 0, true)) {
+		t.Fatal("a doubt was not told")
+	}
+	want := []LifeNews{
+		{ID: x, At: 5, Heard: Heard{1, 5}, Presence: []Presence{{Begun: 4, Ended: 2, Age: 3, Since: 1, Place: 7}}},
+		{ID: y, At: 9, Heard: Heard{1, 9}, Presence: []Presence{{Age: 3, Since: 1, Place: 7, Doubts: true}}},
+	}
+	if got := a.last.Lives; !reflect.DeepEqual(got, want) {
+		t.Errorf("told\n%+v, want\n%+v", got, want)
+	}
+	a.now += tellDoubted
+	if !a.report(x, has(6, 5, 2, false)) || a.last.Lives[0].Presence[0].Begun != 5 {
+		t.Errorf("told %+v, want that x has begun five", a.last.Lives)
+	}
+	a.now += tellDoubted
+	a.report(y, has(10, 0, 0, false))
+	a.rest()
+	if len(a.last.Lives) != 1 {
+		t.Errorf("told %+v, want x alone", a.last.Lives)
+	}
+	if a.report(x, has(7, 5, 3, false)) {
+		t.Error("nobody doubts, and it was told at once")
+	}
+	a.step(&Event{Kind: Gone, Member: Member{ID: x, Lease: 101}})
+	a.rest()
+	if len(a.last.Lives) != 0 {
+		t.Errorf("told %+v of who is gone", a.last.Lives)
 	}
 }

@@ -131,9 +131,14 @@ type Report struct {
 	// Leaving: it gives its lease back after this report.
 	Leaving bool `json:"leaving,omitempty"`
 	// Fingerprint is of its configuration of the pool, see Pool.
-	Fingerprint string         `json:"fingerprint,omitempty"`
-	Engines     []EngineReport `json:"engines"`
-	Classes     []ClassReport  `json:"classes"`
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// At is when it was made, by the replica's own clock, and Heard the last news that had
+	// come by then. Whoever reads both of others can tell the order of some moments without
+	// another clock.
+	At      Time           `json:"at_ns,omitempty"`
+	Heard   Heard          `json:"heard"`
+	Engines []EngineReport `json:"engines"`
+	Classes []ClassReport  `json:"classes"`
 	// Residual is for how long what it has admitted may go on when its lease is over: it
 	// asks for that to be reserved. Until a grant says so, what grants have said counts.
 	Residual time.Duration `json:"residual_ns"`
@@ -157,6 +162,22 @@ type EngineReport struct {
 	Others   Amount        `json:"others"`
 	GaugeAge time.Duration `json:"gauge_age_ns,omitempty"`
 	GaugeSeq uint64        `json:"gauge_seq,omitempty"`
+	Presence Presence      `json:"presence"`
+}
+
+// Presence is what a replica surely has at an engine (engine.Attendance). The engine
+// shows only how much there is of all, so that the others need it to tell whether what
+// they have ended is gone.
+type Presence struct {
+	// Begun attempts have had a token since Since, by the replica's own clock. Ended are
+	// those of them that may have been over Age before the report.
+	Begun uint64        `json:"begun,omitempty"`
+	Ended uint64        `json:"ended,omitempty"`
+	Age   time.Duration `json:"age_ns,omitempty"`
+	Since Time          `json:"since_ns,omitempty"`
+	Place uint32        `json:"place,omitempty"` // a digest of where the replica finds the engine
+	// Doubts: something that it has ended can't be told from what others have there.
+	Doubts bool `json:"doubts,omitempty"`
 }
 
 // End is when something is predicted to end, and what it frees.
@@ -223,6 +244,15 @@ type News struct {
 	Seq     uint64       `json:"seq"`
 	Engines []EngineNews `json:"engines"`
 	Classes []ClassNews  `json:"classes"`
+	Lives   []LifeNews   `json:"lives,omitempty"` // that have, or have had, something at an engine
+}
+
+// LifeNews is what a replica has last said of itself.
+type LifeNews struct {
+	ID
+	At       Time       `json:"at_ns"`
+	Heard    Heard      `json:"heard"`
+	Presence []Presence `json:"presence"` // by engine
 }
 
 // EngineNews is what nobody uses of an engine.

@@ -22,6 +22,7 @@ var notRun = map[string]string{
 	"make run":                          "serves until it is stopped; it is serve --demo, which is run",
 	"make test":                         "runs this test",
 	"make fleet-demo":                   "runs until it is stopped; e2e/fleetdemo has a test of it",
+	"headgate serve -c fleet.yaml":      "wants etcd; TestFleet runs one",
 	"headgate controller -c fleet.yaml": "wants etcd; TestFleet runs one",
 	`headgate control forget headgate-3 --admin http://127.0.0.1:9090 --reason "scaled down"`: "wants a replica that is gone; TestFleet has one forgotten",
 	"etcdctl --endpoints http://10.0.0.1:2379 get --prefix /headgate/default/":                "wants etcd and its client; control/etcd has a test of the keys",

@@ -38,9 +38,10 @@ import (
 // whatever the header says, so that no disagreement of replicas about secrets, clocks or
 // configuration can send it in circles. Only with a valid proof is what it says believed.
 //
-// It is dispatched once: nothing is sent to a second replica, and once a byte has gone
-// to the first nothing runs here either. Only if no connection could be had is the
-// request served here, where it would have waited.
+// It is dispatched once: its body goes out only when the replica asks for it (100
+// Continue), and from then on it is sent to nobody else and does not run here either. A
+// replica that does not ask can't have run it: it is gone, or stopped with its port
+// open, or refuses. The request is then served here, where it would have waited.
 //
 // Alternatives: a protocol between replicas could carry over more (the place in a
 // queue, the quota that was taken), and would be a second way into the data plane, to be
@@ -50,7 +51,7 @@ import (
 type Router interface {
 	// Route returns the replica; ok is false if the request stays.
 	Route(pool, request string, need *control.Need) (to control.Member, ok bool)
-	// Unreached is told of a replica that no connection could be had to.
+	// Unreached is told of a replica that did not take a request.
 	Unreached(replica string)
 }
 
@@ -59,7 +60,8 @@ type Forwarding struct {
 	Router Router
 	// Secret is the fleet's, by which replicas know each other.
 	Secret identity.Secret
-	// Connect is how long a connection may take to be there.
+	// Connect is how long a connection may take to be there, and then the replica to ask
+	// for the body.
 	Connect time.Duration
 	dial    func(ctx context.Context, network, address string) (net.Conn, error) // of tests; nil: TCP
 	// Roots are whose certificates are taken from replicas with an https address; nil:
@@ -109,7 +111,7 @@ func newForwarder(f Forwarding, replica string, reg prometheus.Registerer) *forw
 		Forwarding: f, replica: replica, idle: make(chan struct{}),
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "headgate_forwards_total",
-			Help: "Requests that another replica was to serve, by outcome: answered, with whatever status; unreachable, and served here; failed, because the replica broke off; left, because the client did.",
+			Help: "Requests that another replica was to serve, by outcome: answered, with whatever status; unreachable, which did not take the request, and served here; failed, because the replica broke off; left, because the client did.",
 		}, []string{"pool", "outcome"}),
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "headgate_forwarded_received_total",
@@ -127,14 +129,8 @@ func newForwarder(f Forwarding, replica string, reg prometheus.Registerer) *forw
 		dial = f.dial
 	}
 	v.transport = &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			c, err := dial(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return &hopConn{Conn: c}, nil
-		},
-		TLSClientConfig: &tls.Config{RootCAs: f.Roots}, TLSHandshakeTimeout: f.Connect,
+		DialContext:     dial,
+		TLSClientConfig: &tls.Config{RootCAs: f.Roots}, TLSHandshakeTimeout: f.Connect, ExpectContinueTimeout: f.Connect,
 		TLSNextProto:       map[string]func(string, *tls.Conn) http.RoundTripper{}, // HTTP/1.1: a connection is one request's at a time
 		DisableCompression: true, MaxIdleConnsPerHost: 256, IdleConnTimeout: hopIdle,
 	}
@@ -142,35 +138,29 @@ func newForwarder(f Forwarding, replica string, reg prometheus.Registerer) *forw
 	return v
 }
 
-// hopConn counts what goes out, by which it is known whether a request may have
-// reached a replica.
-type hopConn struct {
-	net.Conn
-	wrote atomic.Int64
+// errNotAsked is that a replica has not asked for a body in time.
+var errNotAsked = errors.New("the replica did not ask for the body")
+
+// errNotTaken is that a replica has answered without having asked for the body.
+var errNotTaken = errors.New("the replica did not take the request")
+
+// handover is a body that is there only for a replica that has asked for it.
+type handover struct {
+	body  *bytes.Reader
+	asked atomic.Bool
+	begun atomic.Bool // some of it went out, or is about to
+	taken func()      // is told so
 }
 
-func (c *hopConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	c.wrote.Add(int64(n))
-	return n, err
-}
-
-// hop is one request's use of a connection.
-type hop struct {
-	conn   *hopConn
-	before int64
-}
-
-func (h *hop) got(c net.Conn) {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
+func (b *handover) Read(p []byte) (int, error) {
+	if !b.asked.Load() {
+		return 0, errNotAsked
 	}
-	h.conn = c.(*hopConn)
-	h.before = h.conn.wrote.Load()
+	if !b.begun.Swap(true) {
+		b.taken()
+	}
+	return b.body.Read(p)
 }
-
-// touched tells whether anything was sent.
-func (h *hop) touched() bool { return h.conn != nil && h.conn.wrote.Load() != h.before }
 
 // received notes whether a request comes from another replica, and takes over its
 // name for it where that is proven. The header goes no further.
@@ -275,23 +265,18 @@ func (f *forwarder) carry(w *response, r *http.Request, pool *relay.Pool, call *
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(f.killed, func() { cancel(errStopped) })()
-	var h hop
-	noted := sync.OnceFunc(func() { pool.Forwarded(call, to.Replica) })
+	sent := &handover{body: bytes.NewReader(body), taken: func() { pool.Forwarded(call, to.Replica) }}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) { h.got(info.Conn) },
-		WroteRequest: func(info httptrace.WroteRequestInfo) {
-			if info.Err == nil {
-				noted()
-			}
-		},
+		Got100Continue: func() { sent.asked.Store(true) },
 	})
 	// A body that can't be had a second time is why the transport never repeats it.
-	out, err := http.NewRequestWithContext(ctx, r.Method, strings.TrimSuffix(to.Address, "/")+r.URL.RequestURI(), io.NopCloser(bytes.NewReader(body)))
+	out, err := http.NewRequestWithContext(ctx, r.Method, strings.TrimSuffix(to.Address, "/")+r.URL.RequestURI(), io.NopCloser(sent))
 	if err != nil {
 		return hopUnreachable, nil
 	}
 	out.ContentLength = int64(len(body))
 	copyHeader(out.Header, r.Header)
+	out.Header.Set("Expect", "100-continue")
 	out.Header.Set(headerForwarded, f.line(call.ID, to.Replica, time.Now(), r))
 	if w.span != nil {
 		out.Header.Set("Traceparent", w.span.Traceparent())
@@ -303,16 +288,15 @@ func (f *forwarder) carry(w *response, r *http.Request, pool *relay.Pool, call *
 	res, err := f.transport.RoundTrip(out)
 	if err == nil {
 		defer func() { _ = res.Body.Close() }()
-		noted()
-		err = w.pass(res)
-	} else if ctx.Err() == nil && !h.touched() {
-		return hopUnreachable, nil
+		if err = errNotTaken; sent.begun.Load() {
+			err = w.pass(res)
+		}
 	}
 	if err == nil {
 		return hopAnswered, nil
 	}
-	if h.touched() {
-		noted()
+	if ctx.Err() == nil && !sent.begun.Load() {
+		return hopUnreachable, nil
 	}
 	if !w.started {
 		w.header.Set(headerReplica, to.Replica)

@@ -380,38 +380,79 @@ func TestForwardedCancel(t *testing.T) {
 	})
 }
 
-// TestUnreached: what can't be sent is served here.
+// TestUnreached: what a replica does not take, for whatever reason, is served here. It
+// has not got the body.
 func TestUnreached(t *testing.T) {
-	replicas(t, setup{wait: time.Minute}, func(t *testing.T, p *pair) {
-		p.dial = func(context.Context, string) (net.Conn, error) { return nil, errors.New("refused") }
-		got := p.a.start("POST", chat, chatBody(""))
-		synctest.Wait()
-		p.grant(p.a, 4)
-		p.a.engine.Accept(t).Finish("stop")
-		if r := <-got; r.status != 200 || r.header.Get("Headgate-Replica") != "a" || r.header.Get("Headgate-Decision") != "queued" {
-			t.Errorf("%d %s by %s", r.status, r.header.Get("Headgate-Decision"), r.header.Get("Headgate-Replica"))
+	// met answers what a replica is sent, up to the body, with some bytes, and goes on to
+	// read.
+	met := func(answer string) func(context.Context, string) (net.Conn, error) {
+		return func(context.Context, string) (net.Conn, error) {
+			us, them := net.Pipe()
+			go func() {
+				var got []byte
+				b := make([]byte, 64<<10)
+				for {
+					n, err := them.Read(b)
+					if got = append(got, b[:n]...); err != nil {
+						if strings.Contains(string(got), "messages") {
+							t.Errorf("the replica has got the body: %q", got)
+						}
+						return
+					}
+					_, _ = io.WriteString(them, answer) // to one that may be gone
+				}
+			}()
+			return us, nil
 		}
-		p.a.quiet()
-		here, _ := p.lines(t, "a", life...)
-		if want := []string{"arrived interactive", "admitted interactive", "finished interactive"}; !slices.Equal(here, want) {
-			t.Errorf("a's journal: %q, want %q", here, want)
-		}
-		if a := p.a.outcomes(t); a != "unreachable 1" || !slices.Equal(p.unreached, []string{"b"}) {
-			t.Errorf("a counted %q, unreached %v", a, p.unreached)
-		}
-	})
+	}
+	for name, dial := range map[string]func(context.Context, string) (net.Conn, error){
+		"refuses connections": func(context.Context, string) (net.Conn, error) { return nil, errors.New("refused") },
+		"stopped":             met(""),
+		"breaks off": func(context.Context, string) (net.Conn, error) {
+			us, them := net.Pipe()
+			go func() {
+				_, _ = them.Read(make([]byte, 64<<10))
+				_ = them.Close()
+			}()
+			return us, nil
+		},
+		"refuses the caller": met("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n{}"),
+		"drains":             nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			replicas(t, setup{wait: time.Minute}, func(t *testing.T, p *pair) {
+				p.dial = dial
+				p.b.gateway.draining.Store(name == "drains")
+				got := p.a.start("POST", chat, chatBody(""))
+				time.Sleep(time.Second) // the timeout, in the test's own time
+				p.grant(p.a, 4)
+				p.a.engine.Accept(t).Finish("stop")
+				if r := <-got; r.status != 200 || r.header.Get("Headgate-Replica") != "a" || r.header.Get("Headgate-Decision") != "queued" {
+					t.Errorf("%d %s by %s", r.status, r.header.Get("Headgate-Decision"), r.header.Get("Headgate-Replica"))
+				}
+				p.a.quiet()
+				here, _ := p.lines(t, "a", life...)
+				if want := []string{"arrived interactive", "admitted interactive", "finished interactive"}; !slices.Equal(here, want) {
+					t.Errorf("a's journal: %q, want %q", here, want)
+				}
+				if a := p.a.outcomes(t); a != "unreachable 1" || !slices.Equal(p.unreached, []string{"b"}) {
+					t.Errorf("a counted %q, unreached %v", a, p.unreached)
+				}
+			})
+		})
+	}
 }
 
-// dead is a replica that reads what it is sent, answers with some bytes and is gone.
+// dead is a replica that asks for a request and reads it, answers with some bytes and
+// is gone.
 func dead(answer string) func(context.Context, string) (net.Conn, error) {
 	return func(context.Context, string) (net.Conn, error) {
 		us, them := net.Pipe()
 		go func() {
 			defer func() { _ = them.Close() }()
-			if answer == "at once" {
-				return
-			}
 			b := make([]byte, 64<<10)
+			_, _ = them.Read(b)
+			_, _ = io.WriteString(them, "HTTP/1.1 100 Continue\r\n\r\n")
 			_, _ = them.Read(b)
 			_, _ = io.WriteString(them, answer)
 		}()

@@ -100,6 +100,9 @@ func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	rt, ok := find(r.URL)
 	var err *wire.Error
 	switch {
+	case w.hopped && g.draining.Load():
+		// Before its body is asked for: the replica that has sent it can still serve it.
+		err = wire.Draining()
 	case !ok:
 		err = wire.RouteNotFound(r.URL.Path)
 	case !rt.takes(r.Method):

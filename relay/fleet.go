@@ -38,13 +38,19 @@ type fleet struct {
 	// Samples of each engine, counted.
 	samples []uint64
 	demands admission.Demands
+	others  others
 }
 
 func newFleet(cfg *Config) *fleet {
 	if cfg.Replica == (control.ID{}) {
 		return nil
 	}
-	return &fleet{holder: control.NewHolder(cfg.Name, cfg.Replica, cfg.ClockDrift), wants: make(chan struct{}, 1)}
+	f := &fleet{holder: control.NewHolder(cfg.Name, cfg.Replica, cfg.ClockDrift), wants: make(chan struct{}, 1)}
+	f.others = others{drift: cfg.ClockDrift, peers: map[control.ID]*peer{}, pace: pace{every: leastPace, want: func() { f.want(0) }}}
+	for i := range cfg.Engines {
+		f.share(cfg.Engines[i].Adapter)
+	}
+	return f
 }
 
 // overdue has what was begun under a lease that is over given up, once what is reserved for it
@@ -225,6 +231,7 @@ func (p *Pool) Told(n *control.News, came time.Time) {
 		return
 	}
 	f.news, f.came = n, admission.Time(came.Sub(p.cfg.Start))
+	p.hearLocked()
 	p.tellLocked()
 }
 
@@ -308,8 +315,12 @@ func (p *Pool) Report() *control.Report {
 	r := &control.Report{Pool: p.cfg.Name, ID: p.cfg.Replica, Fingerprint: p.live().Fingerprint}
 	r.Lease, _ = f.holder.Lease()
 	r.Fill(p.table, &f.demands)
+	r.At, r.Heard = now, f.heard
+	for i := range r.Engines {
+		r.Engines[i].Presence = p.presenceLocked(i)
+	}
 	if g, _, ok := f.holder.Grant(now); ok {
-		r.Epoch, r.Rev, r.GrantAge, r.News = g.Epoch, g.Rev, time.Duration(now-f.taken), f.heard.Seq()
+		r.Epoch, r.Rev, r.GrantAge, r.News = g.Epoch, g.Rev, time.Duration(now-f.taken), f.heard.Seq
 	}
 	for i := range r.Engines {
 		if i >= len(f.samples) || f.samples[i] == 0 || p.engines[i].state != admission.Ready {

@@ -173,6 +173,11 @@ func (c *Change) Commit() error {
 	for len(p.recalls) < len(s.Classes) {
 		p.recalls = append(p.recalls, recall{})
 	}
+	if p.fleet != nil {
+		for _, i := range c.fresh {
+			p.fleet.share(s.Engines[i].Adapter)
+		}
+	}
 	p.settings.Store(s)
 	p.listLocked()
 	p.recheckLocked()

@@ -75,12 +75,23 @@ type Recall struct {
 	Granted   time.Duration
 	Settled   time.Duration
 	Scheduled time.Duration // the engine ran the request that it was opened for
+	Reclaims  int
+}
+
+// Hold is one time at the engine that admission gave a request, for its answer or
+// for a piece of its prompt.
+type Hold struct {
+	Request   int // its index
+	From, To  time.Duration
+	Loan      bool
+	Reclaimed bool // it was ended by force
 }
 
 // Run is what came of one arm on one trace.
 type Run struct {
 	Records     []Record
 	Recalls     []Recall
+	Holds       []Hold        // in the order of their ends; none without admission
 	Makespan    time.Duration // until the last answer
 	Preemptions int64         // by the engine
 	Recomputed  int64         // tokens, of all records

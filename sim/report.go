@@ -377,6 +377,16 @@ type RequestLine struct {
 	Window string `json:"window,omitempty"`
 	// InTime tells whether the answer was complete at the trace's end.
 	InTime bool `json:"before_end"`
+
+	// What only a benchmark has.
+	Tenant string   `json:"tenant,omitempty"`
+	SentMS *float64 `json:"sent_ms,omitempty"` // when it was really sent; ArrivalMS is when it should have been
+	Warmup bool     `json:"warmup,omitempty"`  // it measures nothing
+	// MeasuredMS is the length of the part of the trace that measures something.
+	MeasuredMS float64 `json:"measured_ms,omitempty"`
+	Status     int     `json:"status,omitempty"` // of a refusal or a failure, HTTP's
+	// RetryAfterMS is the hint that a refusal came with.
+	RetryAfterMS *float64 `json:"retry_after_ms,omitempty"`
 }
 
 // WriteRequest writes one record of a trace as a line.

@@ -60,6 +60,9 @@ type attempt struct {
 	left    int32 // tokens to prefill before it generates
 	out     int32
 	told    int32
+	from    time.Duration
+	loan    bool
+	ended   bool // by force
 }
 
 // progressEvery is how many tokens pass between two reports of a hold's progress
@@ -248,7 +251,7 @@ func (r *runner) dispatch(g *gate, i int, hold admission.Hold, piece int64) erro
 	if g != nil {
 		g.holds[hold] = int32(len(r.attempts))
 	}
-	r.attempts = append(r.attempts, attempt{request: int32(i), piece: piece > 0, engine: id, hold: hold, prompt: int32(submit.Synthetic)})
+	r.attempts = append(r.attempts, attempt{request: int32(i), piece: piece > 0, engine: id, hold: hold, prompt: int32(submit.Synthetic), from: r.now})
 	return nil
 }
 
@@ -278,7 +281,10 @@ func (r *runner) do(g *gate, e *admission.Effect) error {
 		if q.Loan = e.Loan; q.Admitted < 0 {
 			q.Admitted = r.now
 		}
-		return r.dispatch(g, i, e.Hold, 0)
+		if err := r.dispatch(g, i, e.Hold, 0); err != nil {
+			return err
+		}
+		r.attempts[len(r.attempts)-1].loan = e.Loan
 	case admission.Warm:
 		r.await(i, false)
 		return r.dispatch(g, i, e.Hold, e.Tokens)
@@ -292,6 +298,15 @@ func (r *runner) do(g *gate, e *admission.Effect) error {
 	case admission.Reclaim:
 		q := &r.run.Records[i]
 		q.Reclaims++
+		// What is ended for a request that found a recall open counts for that.
+		c, own := r.waits[int(e.For.Slot())]
+		if !own {
+			c = len(r.run.Recalls) - 1
+		}
+		if c >= 0 {
+			r.run.Recalls[c].Reclaims++
+		}
+		r.attempts[g.holds[e.Hold]].ended = true
 		if err := r.engine.Abort(simengine.Time(r.now), r.attempts[g.holds[e.Hold]].engine); err != nil {
 			return fmt.Errorf("arm %s: end %s: %w", r.arm.Name, q.ID, err)
 		}
@@ -403,6 +418,7 @@ func (r *runner) over(tag int32, why admission.Cause) error {
 	a := &r.attempts[tag]
 	g := r.gate(int(a.request))
 	delete(g.holds, a.hold)
+	r.run.Holds = append(r.run.Holds, Hold{Request: int(a.request), From: a.from, To: r.now, Loan: a.loan, Reclaimed: a.ended})
 	flags := uint8(admission.FlagReleased)
 	if why != admission.CauseFailed {
 		flags |= admission.FlagKept

@@ -26,7 +26,23 @@ and KV tokens, protects each class of traffic, lends what is idle, and takes it
 back when the protected demand returns.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	cmd.AddCommand(serveCommand(), controllerCommand(), grantsCommand(), eventsCommand(), controlCommand(), validateCommand(), configCommand(), engineCommand(), keyCommand(), observeCommand(), simCommand(), benchCommand(), versionCommand())
+	cmd.AddCommand(
+		serveCommand(),
+		controllerCommand(),
+		grantsCommand(),
+		eventsCommand(),
+		controlCommand(),
+		validateCommand(),
+		configCommand(),
+		engineCommand(),
+		keyCommand(),
+		observeCommand(),
+		simCommand(),
+		kvCommand(),
+		occupancyCommand(),
+		benchCommand(),
+		versionCommand(),
+	)
 	return cmd
 }
 

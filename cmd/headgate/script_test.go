@@ -24,19 +24,20 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the command as its users do. Beside testscript's own there
-// are three commands:
+// are these commands:
 //
 //	start NAME PATTERN ARGS...  runs headgate until its output so far matches;
 //	                            $NAME_1, $NAME_2 are the pattern's groups, and the
 //	                            output so far is in the file NAME.out
 //	stop NAME                   sends it SIGTERM; it has to leave with status 0
+//	cut NAME                    kills it, without a chance to clean up
 //	get STATUS URL              has to be answered so; the body is the file body
 //	await STATUS URL PATTERN    is asked until it is answered so, with such a body
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": startInBackground, "stop": stopInBackground, "get": get, "await": await,
+			"start": startInBackground, "stop": stopInBackground, "cut": cutInBackground, "get": get, "await": await,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Values[backgroundsKey{}] = map[string]*background{}
@@ -122,6 +123,18 @@ func stopInBackground(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Check(b.cmd.Process.Signal(syscall.SIGTERM))
 	ts.Check(b.cmd.Wait())
+}
+
+func cutInBackground(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: cut NAME")
+	}
+	b := ts.Value(backgroundsKey{}).(map[string]*background)[args[0]]
+	if b == nil {
+		ts.Fatalf("%s does not run", args[0])
+	}
+	ts.Check(b.cmd.Process.Kill())
+	_ = b.cmd.Wait() // says that it was killed
 }
 
 func get(ts *testscript.TestScript, neg bool, args []string) {

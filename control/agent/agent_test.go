@@ -182,7 +182,7 @@ func (p *pool) Report() *control.Report {
 	r.Lease, _ = p.holder.Lease()
 	r.Fill(p.base, &d)
 	if g, _, ok := p.holder.Grant(p.now()); ok {
-		r.Epoch, r.Rev, r.News = g.Epoch, g.Rev, p.heard.Seq()
+		r.Epoch, r.Rev, r.News = g.Epoch, g.Rev, p.heard.Seq
 	}
 	r.Residual = 10 * time.Second
 	return r
@@ -343,8 +343,8 @@ func TestReplicasAreToldOfEachOther(t *testing.T) {
 		if n := b.elsewhere(); n == nil || n.Classes[0].Used != (admission.Of(1, 1000)) {
 			t.Fatalf("b was told %+v, want that one request of interactive runs at a", n)
 		}
-		if r := b.Report(); r.News == 0 || r.News != b.heard.Seq() {
-			t.Errorf("b's report says that its core was told %d, want %d", r.News, b.heard.Seq())
+		if r := b.Report(); r.News == 0 || r.News != b.heard.Seq {
+			t.Errorf("b's report says that its core was told %d, want %d", r.News, b.heard.Seq)
 		}
 		f.links[1].Cut()
 		time.Sleep(ttl)

@@ -331,7 +331,7 @@ func (r *replica) tell() {
 	r.seq++
 	rep.Seq = r.seq
 	if g, _, ok := r.holder.Grant(r.clock()); ok {
-		rep.Epoch, rep.Rev, rep.GrantAge, rep.News = g.Epoch, g.Rev, time.Duration(r.clock()-r.tookAt), r.heard.Seq()
+		rep.Epoch, rep.Rev, rep.GrantAge, rep.News = g.Epoch, g.Rev, time.Duration(r.clock()-r.tookAt), r.heard.Seq
 	}
 	for i := range rep.Engines {
 		if v := &r.gauges[i]; v.seq > 0 {

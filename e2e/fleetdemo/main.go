@@ -81,6 +81,12 @@ type replica struct {
 	name, url, admin string
 }
 
+// member is one of etcd.
+type member struct {
+	*process
+	name, url string
+}
+
 func run(ctx context.Context, out io.Writer, o options) (err error) {
 	d := &demo{options: o, out: out}
 	if d.dir, err = os.MkdirTemp("", "headgate-fleet-"); err != nil {
@@ -177,7 +183,7 @@ func (d *demo) start(ctx context.Context, name string, pattern string, args ...s
 	}
 }
 
-func (d *demo) startEtcd(ctx context.Context) (endpoints []string, err error) {
+func (d *demo) startEtcd(ctx context.Context) (members []member, err error) {
 	var cluster, peers []string
 	for i := range size {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -192,14 +198,14 @@ func (d *demo) startEtcd(ctx context.Context) (endpoints []string, err error) {
 	}
 	for i := range size {
 		name := fmt.Sprintf("etcd%d", i+1)
-		_, m, err := d.start(ctx, name, `"client":"([^"]+)"`, d.etcdmember, "-name", name, "-dir", filepath.Join(d.dir, name),
+		p, m, err := d.start(ctx, name, `"client":"([^"]+)"`, d.etcdmember, "-name", name, "-dir", filepath.Join(d.dir, name),
 			"-peer", peers[i], "-cluster", strings.Join(cluster, ","))
 		if err != nil {
 			return nil, err
 		}
-		endpoints = append(endpoints, m[1])
+		members = append(members, member{p, name, m[1]})
 	}
-	return endpoints, nil
+	return members, nil
 }
 
 func (d *demo) startEngine(ctx context.Context) (url, model string, err error) {
@@ -210,9 +216,13 @@ func (d *demo) startEngine(ctx context.Context) (url, model string, err error) {
 	return m[2], m[1], nil
 }
 
-func (d *demo) startReplica(ctx context.Context, name string, etcd []string, engine string) (replica, error) {
+func (d *demo) startReplica(ctx context.Context, name string, etcd []member, engine string) (replica, error) {
 	file := filepath.Join(d.dir, name+".yaml")
-	text := fmt.Sprintf(config, `"`+strings.Join(etcd, `", "`)+`"`, name, engine)
+	var endpoints []string
+	for _, m := range etcd {
+		endpoints = append(endpoints, `"`+m.url+`"`)
+	}
+	text := fmt.Sprintf(config, strings.Join(endpoints, ", "), name, engine)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return replica{}, err
 	}
@@ -247,16 +257,20 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (d *demo) tell(etcd []string, engine, model string, replicas []replica) {
+func (d *demo) tell(etcd []member, engine, model string, replicas []replica) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	fmt.Fprintf(d.out, "\nThree replicas share one engine of six slots: four are interactive's, one is batch's.\n\n")
 	for _, r := range replicas {
 		fmt.Fprintf(d.out, "  %s  clients %s  operators %s  pid %d  log %s\n", r.name, r.url, r.admin, r.cmd.Process.Pid, r.log)
 	}
-	fmt.Fprintf(d.out, "  engine %s, etcd %s\n", engine, strings.Join(etcd, ","))
+	for _, m := range etcd {
+		fmt.Fprintf(d.out, "  %s  %s  pid %d\n", m.name, m.url, m.cmd.Process.Pid)
+	}
+	fmt.Fprintf(d.out, "  engine  %s\n", engine)
 	fmt.Fprintf(d.out, `
-Who has what, who lends to whom, and the last handoffs; any replica can be asked:
+From another terminal, in this folder. Who leads, who has what, who lends to whom, and the last
+handoffs; any replica can be asked:
 
   %[1]s grants --admin %[2]s
   %[1]s events --admin %[2]s --follow
@@ -266,15 +280,17 @@ A request, with the grant that allowed it in Headgate-Grant:
   curl -i %[3]s/v1/chat/completions -H 'Content-Type: application/json' \
     -d '{"model":"%[4]s","max_tokens":16,"messages":[{"role":"user","content":"hello"}]}'
 
-What is in the store:
+What is in the store, if you have etcd's own client:
 
   etcdctl --endpoints %[5]s get --prefix /headgate/default/
 
-To try: kill -9 a replica, the leader above all, or kill -STOP a member of etcd, and look again.
+To try: kill -9 the pid of a replica, the leader above all, or kill -STOP that of a member of etcd,
+and look again. What was killed stays away; Ctrl-C ends the rest.
 
-Batch work now runs at r2 and r3, and two interactive requests come to r1 every few seconds.
+Batch work now runs at r2 and r3, and two interactive requests come to r1 every few seconds. Of each
+you see how long it waited for a slot, and the grant by which it was admitted:
 
-`, d.headgate, replicas[0].admin, replicas[0].url, model, etcd[0])
+`, d.headgate, replicas[0].admin, replicas[0].url, model, etcd[0].url)
 }
 
 // load keeps batch work at all replicas but the first, to which interactive requests

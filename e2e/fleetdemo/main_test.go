@@ -39,6 +39,7 @@ func TestDemo(t *testing.T) {
 	defer stop()
 	w := &watched{stop: stop, want: []*regexp.Regexp{
 		regexp.MustCompile(`(?m)^  r3  clients http://\S+  operators http://\S+  pid \d+`),
+		regexp.MustCompile(`(?m)^  etcd3  http://\S+  pid \d+`),
 		regexp.MustCompile(`(?m)^  \S+ grants --admin http://`),
 		regexp.MustCompile(`(?m)^interactive at r1: (admitted|queued) after \d+ ms by grant \d+\.\d+, done after \d+ ms$`),
 	}}

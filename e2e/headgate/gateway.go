@@ -33,12 +33,19 @@ type Gateway struct {
 // both listeners are at free ports.
 func Start(t testing.TB, yaml string) *Gateway {
 	t.Helper()
+	return StartAt(t, "127.0.0.1:0", yaml)
+}
+
+// StartAt is Start with the clients' listener at an address, which others are told of
+// before or which an earlier life had.
+func StartAt(t testing.TB, listen, yaml string) *Gateway {
+	t.Helper()
 	dir := t.TempDir()
 	file, events := filepath.Join(dir, "headgate.yaml"), filepath.Join(dir, "journal.jsonl")
 	if err := os.WriteFile(file, []byte("journal: {file: "+events+"}\n"+yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g := serve(t, "-c", file)
+	g := serve(t, listen, "-c", file)
 	g.journal = events
 	return g
 }
@@ -47,12 +54,12 @@ func Start(t testing.TB, yaml string) *Gateway {
 // and returns once it listens.
 func StartDemo(t testing.TB, flags ...string) *Gateway {
 	t.Helper()
-	return serve(t, append([]string{"--demo"}, flags...)...)
+	return serve(t, "127.0.0.1:0", append([]string{"--demo"}, flags...)...)
 }
 
-func serve(t testing.TB, args ...string) *Gateway {
+func serve(t testing.TB, listen string, args ...string) *Gateway {
 	t.Helper()
-	g := &Gateway{process: start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, args...)...)}
+	g := &Gateway{process: start(t, append([]string{"serve", "--listen", listen, "--admin-listen", "127.0.0.1:0"}, args...)...)}
 	// Lines are JSON by default and logfmt in the demo.
 	said := g.AwaitOutput(`msg"?[=:]"?serving"?.*listen"?[=:]"?([0-9.:]+)"?.*admin"?[=:]"?([0-9.:]+)`)
 	g.URL, g.Admin = "http://"+said[1], "http://"+said[2]

@@ -127,12 +127,12 @@ func (a *Adapter) dispatch(ctx context.Context, at *engine.Attempt) (engine.Stre
 	}
 	sent := *at
 	sent.Body = completion(ids, at.Body)
-	res, leave, err := a.Open(ctx, "/completion", &sent)
+	res, place, err := a.Open(ctx, "/completion", &sent)
 	if err != nil {
 		return nil, err
 	}
 	s := &answer{
-		adapter: a, leave: leave, ctx: ctx, chat: at.API == wire.Chat, prompt: ids,
+		adapter: a, place: place, ctx: ctx, chat: at.API == wire.Chat, prompt: ids,
 		header: res.Header, body: res.Body, events: sse.NewReader(res.Body, a.cfg.MaxEvent),
 	}
 	object, prefix := "text_completion", "cmpl-"
@@ -156,7 +156,7 @@ func (a *Adapter) dispatch(ctx context.Context, at *engine.Attempt) (engine.Stre
 // answer is a stream of /completion in the shape of vLLM's completions.
 type answer struct {
 	adapter *Adapter
-	leave   func()          // the client's ledger
+	place   *upstream.Place // in the client's ledger
 	ctx     context.Context // the attempt's own: tells why a read failed
 	chat    bool
 	head    string  // of every event: id, object, created, model
@@ -194,7 +194,9 @@ func (s *answer) Next() (engine.Delta, error) {
 		if s.isOver() {
 			return engine.Delta{}, s.end(io.EOF)
 		}
+		s.place.Reading()
 		ev, err := s.events.Next()
+		s.place.Read()
 		if err == nil && len(ev.Data) == 0 {
 			return engine.Delta{Raw: ev.Raw}, nil
 		}
@@ -234,6 +236,7 @@ func (s *answer) due() (engine.Delta, error) {
 func (s *answer) take(data []byte) error {
 	if gjson.ValidBytes(data) && gjson.GetBytes(data, "error").IsObject() {
 		s.queue = append(s.queue, string(data))
+		s.place.Heard(false, true)
 		s.isEnd()
 		return nil
 	}
@@ -245,6 +248,7 @@ func (s *answer) take(data []byte) error {
 		s.tell(`"delta":{"role":"assistant","content":""},"finish_reason":null`)
 	}
 	s.opened = true
+	s.place.Heard(e.predicted > 0, e.stop)
 	if e.text != `""` || len(e.ids) > 0 {
 		if err := s.text(&e); err != nil {
 			return err
@@ -374,7 +378,7 @@ func (s *answer) closeLocked(err error) {
 	}
 	s.err = err
 	_ = s.body.Close() // returns once the connection is closed
-	s.leave()
+	s.place.Leave()
 	s.ticket = &release.Ticket{Closed: time.Now(), Answered: true, Seen: s.seen}
 }
 

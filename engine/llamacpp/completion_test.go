@@ -400,7 +400,7 @@ func FuzzCompletionEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // what it would ask the engine is not asked
-		s := &answer{adapter: unreachable, ctx: ctx, chat: true, head: `{"id":"x"`, prompt: []int32{1}}
+		s := &answer{adapter: unreachable, place: unreachable.Ledger().Enter(true), ctx: ctx, chat: true, head: `{"id":"x"`, prompt: []int32{1}}
 		err := s.take(data)
 		for _, event := range s.queue {
 			c, bad := wire.ParseChunk(wire.Completions, []byte(event))

@@ -41,6 +41,33 @@
 // this takes two moves of the counters, since one step may have been under way
 // when the abort arrived and another may have been scheduled behind it.
 //
+// # An engine that others send to
+//
+// In a fleet the load is that of several adapters, and foreign load comes and goes with
+// every request of another. To take what was there before for foreign is wrong then: if
+// one of the others' attempts leaves as ours is closed, the sum is what it was before,
+// and ours would be taken for theirs. So nothing is, but what the others are known to
+// have had at the engine during the very sample (engine.Presence). Each of them counts
+// attempts that have begun (a token of them has come: the engine surely had them) and
+// of those the ones that may be over: the last event is there, the abort is about
+// to be sent, or nothing was heard of them as late as of the rest. What had begun before the sample was
+// asked for, less what may have been over after it came, was held throughout:
+//
+//	others >= sum of max(0, begun before - ended after)
+//
+// It is too little by all that began or ended in between, never too much: the gauges
+// of a step include what has had a token of that step or an earlier one, and an event that came so much
+// later than the sample as events are on their way (transit) was made after it. It is
+// known late, so that samples are kept for as long as a ticket of theirs is open, and
+// judged again by whatever is said. Who waits in vain says that he doubts, and the others
+// speak up.
+//
+// A release is confirmed by the first sample during which no other attempt began or
+// ended, once the others have been heard on it: it waits for a lull, whose length
+// is that from an attempt's dispatch to its first token and from its last event to
+// the others' next word, and not for the others' requests to end. Where nothing is heard of
+// them it waits until they have nothing there.
+//
 // # What goes wrong
 //
 // Foreign load that arrives between the last sample before an abort and the
@@ -53,7 +80,10 @@
 // Alternatives considered: a sample before every abort (a round trip in the way
 // of each reclaim, and stale by one step anyway); vLLM's abort counter (it stays
 // at zero); matching llama-server's task ids to attempts (no answer of its
-// OpenAI routes names its task).
+// OpenAI routes names its task); in a fleet, attempts that have begun but given no token
+// (headers come before an engine takes a request up), a time of day on all samples (the
+// replicas' clocks need not agree), and counters of finished requests (vLLM's has none of
+// aborts, and others' count too).
 package release
 
 import (
@@ -93,6 +123,7 @@ type Ticket struct {
 	result  engine.Confirmation
 	waiters int
 
+	open  bool // waited for, and not confirmed
 	based bool // progress holds a sample's value
 	last  int64
 	moves int       // of the counters, since the first sample that counts
@@ -122,6 +153,7 @@ type Watcher struct {
 
 	mu      sync.Mutex
 	judge   judge
+	wanted  func() // the engine is shared: says that others are to be heard
 	polling bool
 	stop    context.CancelFunc // ends the series under way
 }
@@ -139,9 +171,40 @@ func (w *Watcher) Note(s Sample) {
 	w.takeLocked(s)
 }
 
+// Share tells that others send to the engine, before anything else. wanted is called
+// when a confirmation waits for what they have there.
+func (w *Watcher) Share(wanted func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted, w.judge.shared = wanted, true
+}
+
+// Others takes in what the others have said last, all of them.
+func (w *Watcher) Others(all []engine.Presence) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judge.told(all)
+	w.restLocked()
+}
+
+// Doubts tells whether a confirmation waits for what others have at the engine.
+func (w *Watcher) Doubts() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.judge.doubts()
+}
+
 // takeLocked judges a sample and ends the series with its last waiter.
 func (w *Watcher) takeLocked(s Sample) {
 	w.judge.sample(s)
+	w.restLocked()
+	if w.judge.doubts() {
+		w.wanted()
+	}
+}
+
+// restLocked ends the series if nobody waits any more.
+func (w *Watcher) restLocked() {
 	if w.polling && len(w.judge.tickets) == 0 {
 		w.endLocked()
 	}

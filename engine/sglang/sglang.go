@@ -100,7 +100,7 @@ func New(cfg engine.Config) (*Adapter, error) {
 	a.watch = release.New(release.Config{
 		Sample: a.sample, Min: minPause, Max: maxPause, Grace: cfg.AbortGrace, By: engine.ByProgress,
 	})
-	client, err := upstream.New(cfg, upstream.Hooks{Timing: timing, Confirm: a.confirm, End: a.end})
+	client, err := upstream.New(cfg, upstream.Hooks{Timing: timing, Confirm: a.confirm, Watch: a.watch, End: a.end})
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func BenchmarkNext(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	place := c.ledger.enter(true)
+	place := c.ledger.Enter(true)
 	place.answered()
 	const event = `data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1790000000,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
 	res := &http.Response{Header: http.Header{}, Body: io.NopCloser(&endless{text: event})}

@@ -31,6 +31,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"net"
 	"net/http"
@@ -60,6 +61,8 @@ type Hooks struct {
 	Timing func(data []byte) *engine.Timing
 	// Confirm waits for the release of a closed attempt.
 	Confirm func(context.Context, *release.Ticket) engine.Confirmation
+	// Watch is what Confirm looks for evidence with; nil: the engine shows none.
+	Watch *release.Watcher
 	// End asks the engine to end an attempt that has not ended by itself; nil: it
 	// has no request for that. It is called once, before the attempt's connection
 	// is closed, which waits for it and nobody else does: it bounds itself. See
@@ -89,7 +92,7 @@ func New(cfg engine.Config, hooks Hooks) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, hooks: hooks, root: root, key: key}
+	c := &Client{cfg: cfg, hooks: hooks, root: root, key: key, ledger: newLedger()}
 	c.pooled = transport(cfg)
 	c.own = transport(cfg)
 	c.own.DisableKeepAlives = true
@@ -119,6 +122,30 @@ func transport(cfg engine.Config) *http.Transport {
 
 // Ledger is the account of the attempts at the engine.
 func (c *Client) Ledger() *Ledger { return &c.ledger }
+
+// Share implements engine.Shared.
+func (c *Client) Share(wanted func()) {
+	if c.hooks.Watch != nil {
+		c.hooks.Watch.Share(wanted)
+	}
+}
+
+// Others implements engine.Shared.
+func (c *Client) Others(all []engine.Presence) {
+	if c.hooks.Watch != nil {
+		c.hooks.Watch.Others(all)
+	}
+}
+
+// Attending implements engine.Shared.
+func (c *Client) Attending() engine.Attendance {
+	a := c.ledger.attending()
+	a.Doubts = c.hooks.Watch != nil && c.hooks.Watch.Doubts()
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(c.root.String())) // does not fail
+	a.Place = h.Sum32()
+	return a
+}
 
 // Close drops idle connections.
 func (c *Client) Close() {
@@ -159,17 +186,15 @@ func (c *Client) Dispatch(ctx context.Context, a *engine.Attempt) (engine.Stream
 }
 
 // Open sends an attempt to a path of the engine's own and returns its answer, for an
-// adapter that reads that itself. It is in the ledger until leave is called.
-func (c *Client) Open(ctx context.Context, path string, a *engine.Attempt) (res *http.Response, leave func(), err error) {
-	res, place, cut, err := c.open(ctx, path, a)
-	if err != nil {
-		return nil, nil, err
-	}
-	return res, func() { place.leave(); cut() }, nil
+// adapter without Hooks.End that reads that itself, and says so. It is in the ledger
+// until it leaves.
+func (c *Client) Open(ctx context.Context, path string, a *engine.Attempt) (*http.Response, *Place, error) {
+	res, place, _, err := c.open(ctx, path, a)
+	return res, place, err
 }
 
 // open sends an attempt and enters it into the ledger. cut ends its request.
-func (c *Client) open(ctx context.Context, path string, a *engine.Attempt) (*http.Response, entry, func(), error) {
+func (c *Client) open(ctx context.Context, path string, a *engine.Attempt) (*http.Response, *Place, func(), error) {
 	run, cut := ctx, context.CancelFunc(func() {})
 	if c.hooks.End != nil {
 		run, cut = context.WithCancel(context.WithoutCancel(ctx))
@@ -181,7 +206,7 @@ func (c *Client) open(ctx context.Context, path string, a *engine.Attempt) (*htt
 	req, err := c.request(traced, http.MethodPost, path, bytes.NewReader(a.Body))
 	if err != nil {
 		cut()
-		return nil, entry{}, nil, fmt.Errorf("dispatch: %w", err)
+		return nil, nil, nil, fmt.Errorf("dispatch: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
@@ -200,10 +225,10 @@ func (c *Client) open(ctx context.Context, path string, a *engine.Attempt) (*htt
 		req.Header["Idempotency-Key"] = []string{}
 	}
 
-	place := c.ledger.enter(a.Stream)
+	place := c.ledger.Enter(a.Stream)
 	res, left, err := c.roundTrip(ctx, via, req, sent.Load, cut)
 	if err != nil {
-		place.leave()
+		place.Leave()
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
@@ -219,7 +244,7 @@ func (c *Client) open(ctx context.Context, path string, a *engine.Attempt) (*htt
 	}
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		defer cut()
-		place.leave()
+		place.Leave()
 		return nil, place, nil, c.refusal(res)
 	}
 	place.answered()

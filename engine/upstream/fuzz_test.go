@@ -27,7 +27,7 @@ func FuzzStream(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		place := c.ledger.enter(true)
+		place := c.ledger.Enter(true)
 		place.answered()
 		var from io.Reader = bytes.NewReader(body)
 		if bytewise {
@@ -82,9 +82,9 @@ func FuzzModels(f *testing.F) {
 
 func TestOverReleaseIsLoud(t *testing.T) {
 	var l Ledger
-	e := l.enter(false)
-	e.leave()
-	e.leave() // leaves nothing behind
+	e := l.Enter(false)
+	e.Leave()
+	e.Leave() // leaves nothing behind
 	if l.Count() != (Count{}) {
 		t.Errorf("%+v", l.Count())
 	}

@@ -45,12 +45,12 @@ type stream struct {
 	over     atomic.Bool // the engine has ended the attempt by its own word
 
 	mu     sync.Mutex
-	place  entry
+	place  *Place
 	err    error   // what Next returns from now on
 	ending *ending // set once the connection is closed, or is to be
 }
 
-func newStream(ctx context.Context, c *Client, a *engine.Attempt, res *http.Response, place entry, cut func()) *stream {
+func newStream(ctx context.Context, c *Client, a *engine.Attempt, res *http.Response, place *Place, cut func()) *stream {
 	s := &stream{
 		client: c, ctx: ctx, at: a, api: a.API, choice: max(a.N, 1),
 		header: res.Header, body: res.Body, pooled: !a.Interruptible, place: place,
@@ -96,7 +96,9 @@ func (s *stream) Next() (engine.Delta, error) {
 	if s.events == nil {
 		read = s.document
 	}
+	s.place.Reading()
 	d, err := read()
+	s.place.Read()
 	if err != nil {
 		if s.ctx.Err() != nil {
 			err = context.Cause(s.ctx)
@@ -173,6 +175,7 @@ func (s *stream) took(d *engine.Delta) {
 	if d.Done || d.Err != nil {
 		s.over.Store(true)
 	}
+	s.place.Heard(d.Tokens > 0, s.finished >= s.choice || s.over.Load())
 	if s.client.hooks.Timing != nil && (d.HasUsage || d.Finished > 0) {
 		d.Timing = s.client.hooks.Timing(d.Data)
 	}
@@ -215,12 +218,12 @@ func (s *stream) closeLocked(err error) {
 	t := &release.Ticket{Answered: true, Seen: s.seen.Load()}
 	if s.watch == nil {
 		s.ending = s.client.end(nil, t, s.cut)
-		s.place.leave()
+		s.place.Leave()
 		return
 	}
 	s.watch()
 	_ = s.body.Close() // lets go of Next
-	s.place.leave()
+	s.place.Leave()
 	at := s.at
 	if s.over.Load() {
 		at = nil

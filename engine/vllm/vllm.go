@@ -40,7 +40,7 @@ func New(cfg engine.Config) (*Adapter, error) {
 	a.watch = release.New(release.Config{
 		Sample: a.sample, Min: minPause, Max: maxPause, Grace: cfg.AbortGrace, By: engine.ByProgress,
 	})
-	client, err := upstream.New(cfg, upstream.Hooks{Timing: timing, Confirm: a.watch.Wait})
+	client, err := upstream.New(cfg, upstream.Hooks{Timing: timing, Confirm: a.watch.Wait, Watch: a.watch})
 	if err != nil {
 		return nil, err
 	}

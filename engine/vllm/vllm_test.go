@@ -361,3 +361,73 @@ func TestForeignLoad(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 }
+
+// TestOthersAtTheEngine: what another adapter has begun since an abort keeps it from being
+// confirmed until the other says so.
+func TestOthersAtTheEngine(t *testing.T) {
+	e, a := start(t, enginetest.Options{Manual: true})
+	b, err := New(e.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	doubts := make(chan struct{}, 1)
+	a.Share(func() {
+		select {
+		case doubts <- struct{}{}:
+		default:
+		}
+	})
+	s, _ := open(t, e, a, 1)
+	e.Step()
+	confirmed := make(chan engine.Confirmation, 1)
+	go func() { confirmed <- s.Abort(t.Context()) }()
+	for e.Running() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	theirs, call := open(t, e, b, 1)
+	reading := make(chan struct{}, 100)
+	go func() {
+		for {
+			if _, err := theirs.Next(); err != nil {
+				return
+			}
+			reading <- struct{}{}
+		}
+	}()
+	for {
+		e.Step()
+		select {
+		case <-doubts:
+		case <-time.After(time.Millisecond):
+			continue
+		}
+		break
+	}
+	select {
+	case c := <-confirmed:
+		t.Fatalf("%+v, though the engine has as many as before", c)
+	default:
+	}
+	if !a.Attending().Doubts {
+		t.Error("it does not say that it doubts")
+	}
+	for {
+		call.Emit(1)
+		<-reading
+		e.Step()
+		at := b.Attending()
+		a.Others([]engine.Presence{{Who: "b", Begun: at.Begun, Ended: at.Ended, Before: time.Now(), After: at.As}})
+		select {
+		case c := <-confirmed:
+			if c.By != engine.ByProgress {
+				t.Errorf("%+v", c)
+			}
+			if a.Attending().Doubts {
+				t.Error("it doubts nothing any more")
+			}
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
