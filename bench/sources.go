@@ -62,14 +62,7 @@ func (p *Plan) Files() (map[string]string, error) {
 			}
 		}
 	}
-	if s := p.Engine.Simulated; s != nil && s.Model != "" && !slices.Contains(simengine.Models(), s.Model) {
-		paths = append(paths, s.Model)
-	}
-	for i := range p.Arms {
-		if f := p.Arms[i].Policy; f != DefaultPolicy {
-			paths = append(paths, f)
-		}
-	}
+	paths = append(paths, p.runFiles()...)
 	hashes := map[string]string{}
 	for _, path := range paths {
 		if path == "" {
@@ -82,6 +75,21 @@ func (p *Plan) Files() (map[string]string, error) {
 		hashes[path] = hash(b)
 	}
 	return hashes, nil
+}
+
+// runFiles are the paths of the files that every run reads again: the step-time model
+// and the policies.
+func (p *Plan) runFiles() []string {
+	var paths []string
+	if s := p.Engine.Simulated; s != nil && s.Model != "" && !slices.Contains(simengine.Models(), s.Model) {
+		paths = append(paths, s.Model)
+	}
+	for i := range p.Arms {
+		if f := p.Arms[i].Policy; f != "" && f != DefaultPolicy {
+			paths = append(paths, f)
+		}
+	}
+	return paths
 }
 
 // Trace returns a source's trace as it is sent: cut, and sped up.
