@@ -130,7 +130,11 @@ func rateGate(lines []sim.RequestLine, g *Limits) Gate {
 	if len(sent) < 2 {
 		return unknown(GateRate, g.RateOff, "share", "fewer than two requests were sent")
 	}
-	off := math.Abs(float64(len(sent))/float64(offered)*(slices.Max(meant)-slices.Min(meant))/(slices.Max(sent)-slices.Min(sent)) - 1)
+	rate := float64(len(sent)) / float64(offered)
+	if span := slices.Max(meant) - slices.Min(meant); span > 0 { // what arrives all at once has no rate
+		rate *= span / (slices.Max(sent) - slices.Min(sent))
+	}
+	off := math.Abs(rate - 1)
 	return most(GateRate, off, g.RateOff, "share", "the rate at which requests were sent is off the trace's by so much; %d of %d were sent", len(sent), offered)
 }
 
