@@ -15,6 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 
 	"headgate/sim"
 	"headgate/trace"
@@ -279,6 +280,10 @@ func Parse(file string, b []byte) (*Plan, error) {
 	p := &Plan{raw: slices.Clone(b), file: file}
 	if err := yaml.UnmarshalWithOptions(b, p, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("plan %s: %w", file, readable(err))
+	}
+	// The reader takes the first document, and would leave what another says unsaid.
+	if doc, err := parser.ParseBytes(b, 0); err == nil && len(doc.Docs) > 1 {
+		return nil, fmt.Errorf("plan %s: a second document: allowed is one in a file", file)
 	}
 	sum := sha256.Sum256(b)
 	p.sha256 = hex.EncodeToString(sum[:])
