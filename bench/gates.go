@@ -48,7 +48,7 @@ type Real struct {
 	Wall       time.Duration // on the monotonic clock
 	WallClock  time.Duration // the same on the wall clock
 	GCPause    time.Duration // the longest
-	Running    *float64      // requests in the engine before the first was sent
+	Running    *float64      // requests in the engine that were not sent by us, before the first or during the run
 	Restarted  string        // how it was seen, "" if it was not
 	CanRestart bool          // the engine tells enough to see one
 	Pressure   *time.Duration
@@ -190,7 +190,7 @@ func foreignGate(r *Real) Gate {
 	if r.Running == nil {
 		return unknown(GateForeign, 0, "requests", "the engine does not tell what it runs")
 	}
-	return most(GateForeign, *r.Running, 0, "requests", "the engine ran so many before anything was sent")
+	return most(GateForeign, *r.Running, 0, "requests", "the engine had so many that were not sent to it, before the first was or later")
 }
 
 func kvGate(e *Evidence, g *Limits) Gate {
