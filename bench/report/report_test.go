@@ -514,6 +514,29 @@ func TestPublish(t *testing.T) {
 	if _, err := analyse(t, Registered(read(t, dir))).Write(dir, "all"); err != nil {
 		t.Fatal(err)
 	}
+	// Files that the evidence does not give, one at a time, and as they were again.
+	for name, change := range map[string]func([]byte) []byte{
+		JSONFile: func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"verdict": "inconclusive"`), []byte(`"verdict": "pass"`), 1)
+		},
+		MarkdownFile:                  func([]byte) []byte { return []byte("better") },
+		HTMLFile:                      func([]byte) []byte { return []byte("better") },
+		"runs/002-seed1-lending.json": func(b []byte) []byte { return bytes.Replace(b, []byte(`"ok": true`), []byte(`"ok": false`), 1) },
+	} {
+		path := filepath.Join(dir, name)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put := func(b []byte) {
+			if err := errors.Join(os.Remove(path), os.WriteFile(path, b, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(change(b))
+		wants(name+" changed", publish(), "is not what the evidence in")
+		put(b)
+	}
 	if err := publish(); err != nil {
 		t.Fatal(err)
 	}
