@@ -194,7 +194,8 @@ type Manifest struct {
 	Created time.Time `json:"created"`
 	Host    Host      `json:"host"`
 	// Files are the SHA-256 of the files that the plan names, by their paths in it.
-	Files map[string]string `json:"files,omitempty"`
+	Files   map[string]string `json:"files,omitempty"`
+	Sources int               `json:"sources,omitempty"` // traces that the plan's workload had
 	// Deviations are what was done otherwise than the plan says.
 	Deviations []string `json:"deviations"`
 }

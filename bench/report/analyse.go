@@ -66,7 +66,7 @@ func Analyse(q Question) (*Analysis, error) {
 			Name: p.Name, Hypothesis: p.Hypothesis, SHA256: p.SHA256(), Runner: q.Baseline.Manifest.Runner, Baseline: names[0], Treatment: names[1],
 			Registered: q.Baseline == q.Treatment && q.BaselineArm == p.Compare.Baseline && q.TreatmentArm == p.Compare.Treatment,
 			OnTime:     OnTime{Class: p.OnTime.Class, Window: p.OnTime.Window, TTFTMS: millis(p.OnTime.TTFT), E2EMS: millis(p.OnTime.E2E)},
-			StopAt:     p.Stop.EProcess, PairsPlanned: planned(p),
+			StopAt:     p.Stop.EProcess, PairsPlanned: planned(q.Baseline),
 		},
 		Evidence: []Source{q.Baseline.source()},
 		Analysis: Settings{Level: level, FlipSeed: flipSeed, P99Requests: p99Requests},
@@ -117,9 +117,10 @@ func (q *Question) check() error {
 	return nil
 }
 
-// planned is the number of pairs that a plan asks for, 0 where that depends on files
-// that the directory does not have.
-func planned(p *bench.Plan) int {
+// planned is the number of pairs that a plan asks for, 0 where neither it nor the
+// manifest says.
+func planned(e *Evidence) int {
+	p := e.Plan
 	n := p.Stop.Pairs
 	if p.Stop.EProcess > 0 {
 		n = p.Stop.AtMost
@@ -127,6 +128,9 @@ func planned(p *bench.Plan) int {
 	if n == 0 && p.Workload.Profile != "" {
 		seeds, _ := bench.Seeds(p.Workload.Seeds) // the plan is valid
 		n = len(seeds)
+	}
+	if n == 0 {
+		n = e.Manifest.Sources
 	}
 	return n
 }
@@ -659,6 +663,19 @@ func twins(p *bench.Plan) (a, b string, ok bool) {
 	return "", "", false
 }
 
+// otherLimits are a plan's limits of gates that are not the defaults: wide enough, they
+// waive a gate.
+func otherLimits(p *bench.Plan) []string {
+	var words []string
+	have, usual := reflect.ValueOf(p.Gates), reflect.ValueOf(bench.DefaultLimits())
+	for i := range have.NumField() {
+		if v, d := have.Field(i).Interface(), usual.Field(i).Interface(); v != d {
+			words = append(words, fmt.Sprintf("%s %v (%v)", have.Type().Field(i).Tag.Get("yaml"), v, d))
+		}
+	}
+	return words
+}
+
 // note says what a reader has to know beside the verdict.
 func (a *Analysis) note(q *Question, pairs []pairOf, alone []string) {
 	rep := &a.Report
@@ -726,10 +743,25 @@ func (a *Analysis) note(q *Question, pairs []pairOf, alone []string) {
 			say(l.words, strings.Join(names, ", "))
 		}
 	}
+	if words := otherLimits(a.plan); len(words) > 0 {
+		say("The plan has limits of gates that are not the defaults: %s.", strings.Join(words, ", "))
+	}
+	for i := range rep.Decisions {
+		e := &rep.Decisions[i]
+		if n := rep.Floor.of(e.Metric, e.Scale); n != nil && n.Unknown != "" {
+			say("%s was not held against the rig's noise, which the A/A run does not tell: %s.", e.Metric, n.Unknown)
+		}
+	}
 	if rep.Floor == nil {
 		say("No A/A run is known, so no effect was held against the rig's noise.")
-	} else if q.AA != nil && q.AA.Manifest.Runner != q.Baseline.Manifest.Runner {
-		say("The A/A run is by runner %s.", q.AA.Manifest.Runner)
+	} else if q.AA != nil {
+		aa, b := q.AA.Manifest, q.Baseline.Manifest
+		if aa.Runner != b.Runner {
+			say("The A/A run is by runner %s.", aa.Runner)
+		}
+		if aa.Host != b.Host {
+			say("The A/A run is of another machine: %v, the comparison of %v.", aa.Host, b.Host)
+		}
 	}
 	if n := rep.Plan.PairsPlanned; rep.Plan.StopAt == 0 && n == 0 {
 		say("The plan does not say how many pairs it asks for, so it cannot be told whether all have run.")

@@ -634,3 +634,54 @@ func TestExport(t *testing.T) {
 		t.Errorf("a run that is none: %v", err)
 	}
 }
+
+// TestNotesTellWhatIsWaivedByOtherWords: a limit that is so wide that its gate cannot
+// speak is said as one that is waived, and so is an A/A run that tells no noise, or is of
+// another machine.
+func TestNotesTellWhatIsWaivedByOtherWords(t *testing.T) {
+	m := makeEvidence(t, 2, "ttft_p50", "gates: {clock_drift: 1h, start_kv: 1}")
+	aa := makeEvidence(t, 2, "ttft_p50", "")
+	aa.e.Plan.Arms[1] = aa.e.Plan.Arms[0]
+	aa.e.Plan.Arms[1].Name = "b"
+	aa.e.Plan.Name = "A/A <img>"
+	aa.e.Manifest.Host.Processors = 64
+	raw, err := bench.Parse("aa.yaml", append(aa.e.Plan.Bytes(), "# other\n"...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Name, raw.Arms = aa.e.Plan.Name, aa.e.Plan.Arms
+	aa.e.Plan = raw
+	for _, x := range []*made{m, aa} {
+		for i := range 2 {
+			x.add(i, i%2, "a", 1, 20, 0)
+			x.add(i, 1-i%2, "b", 1, 20, 0)
+		}
+	}
+	q := Registered(m.e)
+	q.AA = aa.e
+	r := &analyse(t, q).Report
+	notes := strings.Join(r.Notes, "\n")
+	for _, want := range []string{"clock_drift 1h0m0s (50ms), start_kv 1 (0.01)", "ttft_p95 was not held against the rig's noise", "The A/A run is of another machine: {  64"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("notes\n%s\nhave no %q", notes, want)
+		}
+	}
+	if page := string(r.Markdown()); strings.Contains(page, "<img>") {
+		t.Error("a plan's name is markup")
+	}
+}
+
+// TestAnUnfinishedDirectoryOfTraces: how many traces a workload of files had is in the
+// manifest, so that it cannot be judged before all have run.
+func TestAnUnfinishedDirectoryOfTraces(t *testing.T) {
+	m := makeEvidence(t, 40, "ttft_p50", "")
+	m.e.Plan.Workload = bench.Workload{Traces: "traces"}
+	m.e.Manifest.Sources = 40
+	for i := range 39 {
+		m.add(i, 0, "a", 1, 20, 0)
+		m.add(i, 1, "b", 0.5*wobble(i), 20, 0)
+	}
+	if r := analyse(t, Registered(m.e)).Report; r.Verdict != "inconclusive" || !strings.Contains(r.Reasons[0], "39 of 40 pairs have run") {
+		t.Errorf("%s: %v", r.Verdict, r.Reasons)
+	}
+}

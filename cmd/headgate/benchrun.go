@@ -75,6 +75,7 @@ func newExecutor(cmd *cobra.Command, file, out, runner string) (*bench.Executor,
 	if err != nil {
 		return nil, err
 	}
+	m.Sources = len(w.Sources)
 	if m.Files, err = p.Files(); err != nil {
 		return nil, err
 	}
