@@ -199,3 +199,21 @@ func TestWorkloadsRefuse(t *testing.T) {
 		}
 	}
 }
+
+// TestDoubts: a criterion that no run of the traces can be judged by is said before
+// they run.
+func TestDoubts(t *testing.T) {
+	for metric, want := range map[string]int{"ttft_p99": 1, "ttft_p95": 0} {
+		p, err := Parse("p.yaml", []byte(strings.Replace(samplePlan, "ttft_p99", metric, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := p.Workloads()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have, err := w.Doubts(); err != nil || len(have) != want || want > 0 && !strings.Contains(have[0], "seed1 has 9 that on_time asks") {
+			t.Errorf("%s: doubts %q, %v", metric, have, err)
+		}
+	}
+}

@@ -86,6 +86,30 @@ func (w *Workloads) classes() error {
 	return nil
 }
 
+// Doubts are criteria that the traces are too small for, in words: no run of them could
+// pass or fail such a plan.
+func (w *Workloads) Doubts() ([]string, error) {
+	c := &w.plan.Compare
+	if !slices.ContainsFunc(append(slices.Clone(c.NoHarm), c.Gain), func(k Criterion) bool { return k.Metric == "ttft_p99" }) {
+		return nil, nil
+	}
+	t, err := w.Trace(0)
+	if err != nil {
+		return nil, err
+	}
+	asked := 0
+	lines := w.plan.lines(t, &w.Sources[0], "")
+	for i := range lines {
+		if w.plan.OnTime.Of(&lines[i]) {
+			asked++
+		}
+	}
+	if asked >= P99Requests {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("a criterion asks ttft_p99, which needs %d requests a run: %s has %d that on_time asks, so the verdict will be inconclusive; ttft_p95 is one that it has", P99Requests, w.Sources[0].Name, asked)}, nil
+}
+
 // Files are the hashes of the files that the plan names, by their paths in it:
 // what they say is part of what was registered.
 func (p *Plan) Files() (map[string]string, error) {

@@ -75,6 +75,13 @@ func newExecutor(cmd *cobra.Command, file, out, runner string) (*bench.Executor,
 	if err != nil {
 		return nil, err
 	}
+	doubts, err := w.Doubts()
+	if err != nil {
+		return nil, err
+	}
+	for _, words := range doubts {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: "+words)
+	}
 	m.Sources = len(w.Sources)
 	if m.Files, err = p.Files(); err != nil {
 		return nil, err
