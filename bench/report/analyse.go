@@ -663,6 +663,19 @@ func twins(p *bench.Plan) (a, b string, ok bool) {
 	return "", "", false
 }
 
+// gaps are the numbers of runs, below the last one's, that have no result.
+func gaps(results []bench.Result) []string {
+	var gone []string
+	next := 1
+	for i := range results { // in the order of running
+		for ; next < results[i].Run; next++ {
+			gone = append(gone, fmt.Sprint(next))
+		}
+		next = results[i].Run + 1
+	}
+	return gone
+}
+
 // otherLimits are a plan's limits of gates that are not the defaults: wide enough, they
 // waive a gate.
 func otherLimits(p *bench.Plan) []string {
@@ -742,6 +755,18 @@ func (a *Analysis) note(q *Question, pairs []pairOf, alone []string) {
 		if len(names) > 0 {
 			say(l.words, strings.Join(names, ", "))
 		}
+	}
+	for _, e := range []*Evidence{q.Baseline, q.Treatment} {
+		if gone := gaps(e.Results); len(gone) > 0 {
+			say("Runs that are not there, cut off between their two files or taken away: %s.", strings.Join(gone, ", "))
+		}
+		if q.Baseline == q.Treatment {
+			break
+		}
+	}
+	if b, t := &rep.Arms[0], &rep.Arms[1]; b.Total.Completed != t.Total.Completed {
+		say("The arms have answers to different numbers of requests, %s %d and %s %d: makespan is of answers that came, and what is refused ends sooner.",
+			b.Name, b.Total.Completed, t.Name, t.Total.Completed)
 	}
 	if words := otherLimits(a.plan); len(words) > 0 {
 		say("The plan has limits of gates that are not the defaults: %s.", strings.Join(words, ", "))

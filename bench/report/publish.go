@@ -110,6 +110,9 @@ func Publish(dir, dest, version string, now time.Time) (*Provenance, error) {
 	if _, err := os.Lstat(dest); !errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(fmt.Errorf("publish: %s is there already: allowed is a new directory, what is published is not replaced", dest), err)
 	}
+	if inside, err := within(dir, dest); err != nil || inside {
+		return nil, errors.Join(fmt.Errorf("publish: %s is in %s: allowed is a place outside, or it would be evidence the next time", dest, dir), err)
+	}
 	files, err := list(dir)
 	if err != nil {
 		return nil, err
@@ -151,6 +154,20 @@ func Publish(dir, dest, version string, now time.Time) (*Provenance, error) {
 		return nil, fmt.Errorf("publish: %w", err)
 	}
 	return p, nil
+}
+
+// within tells whether a path is in a directory.
+func within(dir, path string) (bool, error) {
+	d, err := filepath.Abs(dir)
+	if err != nil {
+		return false, err
+	}
+	p, err := filepath.Abs(path)
+	if err != nil {
+		return false, err
+	}
+	rel, err := filepath.Rel(d, p)
+	return err == nil && filepath.IsLocal(rel), nil // no way between them is not inside
 }
 
 // Verify tells whether a published directory is what was published: every file with its

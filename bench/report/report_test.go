@@ -545,6 +545,8 @@ func TestPublish(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	wants("again", publish(), "is there already")
+	_, err = Publish(dir, filepath.Join(dir, "shelf", "published"), "v1", now)
+	wants("into itself", err, "allowed is a place outside")
 	page := filepath.Join(dest, HTMLFile)
 	for _, step := range []struct {
 		do    func() error
@@ -668,6 +670,37 @@ func TestNotesTellWhatIsWaivedByOtherWords(t *testing.T) {
 	}
 	if page := string(r.Markdown()); strings.Contains(page, "<img>") {
 		t.Error("a plan's name is markup")
+	}
+}
+
+// TestClassesAreNoMarkup: a recorded trace names its classes itself.
+func TestClassesAreNoMarkup(t *testing.T) {
+	m := makeEvidence(t, 1, "ttft_p50", "")
+	m.add(0, 0, "a", 1, 20, 0)
+	m.add(0, 1, "b", 1, 20, 0)
+	for i := range m.e.Results {
+		m.e.Results[i].Timeline = []bench.Point{{Running: map[string]int{"<img>": 1}, Lent: 1}, {AtMS: 250, Running: map[string]int{"<img>": 1}}}
+	}
+	if page := string(analyse(t, Registered(m.e)).HTML()); strings.Contains(page, "<img>") || !strings.Contains(page, "&lt;img&gt;") {
+		t.Error("a class is markup, or is not there")
+	}
+}
+
+// TestNotesTellWhatIsNotThere: a number without a run, and an arm that refused what
+// the other answered.
+func TestNotesTellWhatIsNotThere(t *testing.T) {
+	m := makeEvidence(t, 2, "ttft_p50", "")
+	for i := range 2 {
+		m.add(i, 0, "a", 1, 20, 0)
+		m.add(i, 1, "b", 1, 20, 6*i)
+	}
+	m.lines[7] = m.lines[4]
+	m.e.Results[3].Run = 7
+	notes := strings.Join(analyse(t, Registered(m.e)).Report.Notes, "\n")
+	for _, want := range []string{"Runs that are not there, cut off between their two files or taken away: 4, 5, 6.", "a 40 and b 34"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("notes\n%s\nhave no %q", notes, want)
+		}
 	}
 }
 
