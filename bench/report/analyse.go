@@ -370,7 +370,7 @@ func (a *Analysis) decide(role string, c *bench.Criterion, pairs []pairOf, unfin
 	case a.Report.Plan.StopAt > 0:
 		d, err = sequential(role, &e, of, rule, a.Report.Plan.StopAt)
 	case role == RoleNoHarm:
-		if d, err = stats.NoHarm(of, rule); err == nil {
+		if d, err = stats.NoHarm(of, rule, flipSeed); err == nil {
 			e.Bound = &Bound{Value: Number(d.Bound.Value), Level: Number(d.Bound.Level), Asked: d.Bound.Asked}
 		}
 	default:
@@ -538,7 +538,7 @@ func sequential(role string, e *Effect, of *stats.Effects, r stats.Rule, thresho
 	var d *stats.Decision
 	var err error
 	if role == RoleNoHarm {
-		d, err = stats.NoHarm(of, r)
+		d, err = stats.NoHarm(of, r, flipSeed)
 	} else {
 		d, err = stats.Gain(of, r, flipSeed)
 	}
