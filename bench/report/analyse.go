@@ -765,7 +765,7 @@ func (a *Analysis) note(q *Question, pairs []pairOf, alone []string) {
 		}
 	}
 	if b, t := &rep.Arms[0], &rep.Arms[1]; b.Total.Completed != t.Total.Completed {
-		say("The arms have answers to different numbers of requests, %s %d and %s %d: makespan is of answers that came, and what is refused ends sooner.",
+		say("The arms have answers to different numbers of requests, %s %d and %s %d: makespan is of answers that came, and slo_debt_s counts what never came up to the last of them, so an arm that refuses ends sooner and owes less.",
 			b.Name, b.Total.Completed, t.Name, t.Total.Completed)
 	}
 	if words := otherLimits(a.plan); len(words) > 0 {
