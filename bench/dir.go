@@ -81,6 +81,10 @@ func Create(path string, p *Plan, m Manifest) (*Dir, error) {
 		return nil, fmt.Errorf("%s has runs by runner %s, not %s: allowed is a new directory", path, old.Runner, m.Runner)
 	case old.Version != m.Version:
 		return nil, fmt.Errorf("%s has runs by headgate %s, this is %s: allowed is a new directory", path, old.Version, m.Version)
+	case old.Program != "" && old.Program != m.Program:
+		return nil, fmt.Errorf("%s has runs by another build of headgate %s (%s, this is %s): allowed is a new directory", path, old.Version, old.Program, m.Program)
+	case m.Runner == Live && !old.Host.same(m.Host): // in virtual time a machine has no part in a run
+		return nil, fmt.Errorf("%s has runs of another machine (%+v, this is %+v): allowed is a new directory", path, old.Host, m.Host)
 	case !maps.Equal(old.Files, m.Files):
 		return nil, fmt.Errorf("%s has runs with other files, of the same names, than the plan finds now (%v, then %v): allowed is a new directory", path, m.Files, old.Files)
 	}

@@ -263,3 +263,51 @@ func TestTimeline(t *testing.T) {
 		t.Errorf("timeline without admission\n%swant\n%s", got, want)
 	}
 }
+
+// edits is a runner in whose second run somebody edits a file.
+type edits struct {
+	made
+	file string
+}
+
+func (e *edits) Run(ctx context.Context, j *Job) (*Observed, error) {
+	if len(e.ran) == 1 {
+		if err := os.WriteFile(e.file, []byte("classes: [other]\n"), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return e.made.Run(ctx, j)
+}
+
+// TestExecuteStopsAtAChangedPolicy: a policy that is edited while a plan runs is
+// another one; the run that may have read it is not kept, and none follows.
+func TestExecuteStopsAtAChangedPolicy(t *testing.T) {
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte("classes: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Parse(filepath.Join(dir, "plan.yaml"), []byte(strings.Replace(samplePlan, "policy: default", "policy: policy.yaml", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := p.Workloads()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := p.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Create(filepath.Join(dir, "evidence"), p, Manifest{Runner: p.Runner, Files: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &edits{file: policy}
+	if err := (&Executor{Plan: p, Workloads: w, Dir: d, Runner: r}).Execute(t.Context()); err == nil || !strings.Contains(err.Error(), "policy.yaml has hash") {
+		t.Errorf("error %v", err)
+	}
+	if results, err := d.Results(); err != nil || len(results) != 1 || len(r.ran) != 2 {
+		t.Errorf("%d runs were kept of %d, %v, want 1 of 2", len(results), len(r.ran), err)
+	}
+}

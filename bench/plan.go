@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 
 	"headgate/sim"
 	"headgate/trace"
@@ -177,6 +179,7 @@ type Criterion struct {
 type Margin struct {
 	Value    float64
 	Relative bool
+	Points   bool // it was written in percentage points, which only a share has
 }
 
 // Limits of the gates; 0 is the default, DefaultLimits.
@@ -235,10 +238,10 @@ func (m *Margin) UnmarshalYAML(n ast.Node) error {
 	if s, ok := strings.CutSuffix(number, "%"); ok {
 		number, scale, m.Relative = s, 0.01, true
 	} else if s, ok := strings.CutSuffix(number, "pp"); ok {
-		number, scale = s, 0.01
+		number, scale, m.Points = s, 0.01, true
 	}
 	v, err := strconv.ParseFloat(number, 64)
-	if err != nil {
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 		return misread(n, "allowed are 5% of the baseline, 0.5pp of a share, and a number in the metric's unit")
 	}
 	m.Value = v * scale
@@ -277,6 +280,10 @@ func Parse(file string, b []byte) (*Plan, error) {
 	p := &Plan{raw: slices.Clone(b), file: file}
 	if err := yaml.UnmarshalWithOptions(b, p, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("plan %s: %w", file, readable(err))
+	}
+	// The reader takes the first document, and would leave what another says unsaid.
+	if doc, err := parser.ParseBytes(b, 0); err == nil && len(doc.Docs) > 1 {
+		return nil, fmt.Errorf("plan %s: a second document: allowed is one in a file", file)
 	}
 	sum := sha256.Sum256(b)
 	p.sha256 = hex.EncodeToString(sum[:])
@@ -478,6 +485,9 @@ func (p *Plan) validateArms(bad func(path string, value any, allowed string)) {
 		if len(ways) != 1 {
 			bad(at[:len(at)-1], ways, "one of direct, published, policy and proxy")
 		}
+		if s := p.Engine.Served; s != nil && !s.Priority && a.Direct != nil && len(a.Direct.Priority) > 0 {
+			bad(at+"direct.priority", a.Direct.Priority, "none on an engine that does not order by it; engine.served.priority: true says that it does")
+		}
 		if a.Published != "" && !slices.Contains(PublishedArms(), a.Published) {
 			bad(at+"published", a.Published, strings.Join(PublishedArms(), ", "))
 		}
@@ -564,8 +574,14 @@ func (p *Plan) validateCompare(bad func(path string, value any, allowed string))
 		if k.Margin.Value < 0 {
 			bad(at+".margin", k.Margin, "a margin from 0 on")
 		}
+		if k.Margin.Relative && k.Margin.Value >= 1 {
+			bad(at+".margin", k.Margin, "below 100% of the baseline")
+		}
 		if !k.Margin.Relative && k.Margin.Value > 1 && m.Unit == "share" {
 			bad(at+".margin", k.Margin, "at most 1 for a share: 0.5pp is half a hundredth")
+		}
+		if k.Margin.Points && m.Unit != "share" {
+			bad(at+".margin", fmt.Sprintf("%gpp", 100*k.Margin.Value), "a share of the baseline, as 5%, or a number of "+m.Unit+": only shares have percentage points")
 		}
 	}
 	for i := range c.NoHarm {

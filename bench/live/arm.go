@@ -60,6 +60,10 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 func proxy(ctx context.Context, x *bench.Proxy) (*arm, error) {
 	a := &arm{url: strings.TrimSuffix(x.URL, "/"), headers: x.Headers, ending: x.Stop}
 	if len(x.Start) > 0 {
+		// What answers there before is not what is about to be started.
+		if a.answers(ctx) == nil {
+			return nil, fmt.Errorf("proxy: %s answers before it is started: allowed is a free address, or no start command", a.url)
+		}
 		p, err := start(x.Start, nil)
 		if err != nil {
 			return nil, err
@@ -70,19 +74,30 @@ func proxy(ctx context.Context, x *bench.Proxy) (*arm, error) {
 	within, cancel := context.WithTimeout(ctx, time.Duration(x.Ready))
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(within, http.MethodGet, a.url+"/v1/models", nil)
-		if err != nil {
-			return nil, err
+		err := a.answers(within)
+		if p := a.process; p != nil && p.gone() && (len(a.ending) == 0 || p.err != nil) {
+			return nil, errors.Join(fmt.Errorf("proxy: it left (%v) and said:\n%s", p.err, p.said()), a.stop())
 		}
-		res, err := asking.Do(req)
 		if err == nil {
-			_ = res.Body.Close()
 			return a, nil
 		}
 		if !pause(within, 100*time.Millisecond) {
 			return nil, errors.Join(fmt.Errorf("%s is not ready within %v: %w", a.url, x.Ready, err), a.stop())
 		}
 	}
+}
+
+// answers asks a proxy for its models; whatever it says is an answer.
+func (a *arm) answers(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/v1/models", nil)
+	if err != nil {
+		return err
+	}
+	res, err := asking.Do(req)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
 }
 
 // stop ends what was started for the arm.
