@@ -33,7 +33,8 @@ import (
 // and their number is not used again.
 type Dir struct {
 	path string
-	next int // number of the next run
+	next int      // number of the next run
+	held *os.File // the plan's file, while nobody else may run it into this directory
 }
 
 const (
@@ -83,10 +84,28 @@ func Create(path string, p *Plan, m Manifest) (*Dir, error) {
 	case !maps.Equal(old.Files, m.Files):
 		return nil, fmt.Errorf("%s has runs with other files, of the same names, than the plan finds now (%v, then %v): allowed is a new directory", path, m.Files, old.Files)
 	}
-	return Open(path)
+	d, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if d.held, err = os.Open(filepath.Join(path, planFile)); err != nil {
+		return nil, fmt.Errorf("evidence: %w", err)
+	}
+	if err := lock(d.held); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: another process runs the plan into it: %w", path, err), d.Close())
+	}
+	return d, nil
 }
 
-// Open opens a directory that there is.
+// Close lets others run the plan into the directory.
+func (d *Dir) Close() error {
+	if d.held == nil {
+		return nil
+	}
+	return d.held.Close()
+}
+
+// Open opens a directory that there is, for reading.
 func Open(path string) (*Dir, error) {
 	d := &Dir{path: path, next: 1}
 	files, err := os.ReadDir(filepath.Join(path, runsDir))

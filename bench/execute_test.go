@@ -62,6 +62,7 @@ func executor(t *testing.T, dir, change string, r Runner) *Executor {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = d.Close() })
 	return &Executor{Plan: p, Workloads: w, Dir: d, Runner: r}
 }
 
@@ -77,8 +78,12 @@ func TestExecuteGoesOn(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cut := &made{failAt: 4}
-	if err := executor(t, dir, "", cut).Execute(t.Context()); err == nil || !strings.Contains(err.Error(), "the engine did not start") {
+	first := executor(t, dir, "", cut)
+	if err := first.Execute(t.Context()); err == nil || !strings.Contains(err.Error(), "the engine did not start") {
 		t.Fatalf("a run that failed: %v", err)
+	}
+	if err := first.Dir.Close(); err != nil {
+		t.Fatal(err)
 	}
 	// A process that dies between a run's two files leaves the first.
 	if err := os.WriteFile(filepath.Join(dir, "runs", "004-x-y.requests.jsonl"), []byte("{}\n"), 0o600); err != nil {
@@ -91,6 +96,9 @@ func TestExecuteGoesOn(t *testing.T) {
 	}
 	if got := slices.Concat(cut.ran[:3], rest.ran); !slices.Equal(got, whole.ran) {
 		t.Errorf("ran %v and then %v, want %v", cut.ran[:3], rest.ran, whole.ran)
+	}
+	if err := x.Dir.Close(); err != nil {
+		t.Fatal(err)
 	}
 	again := &made{}
 	if err := executor(t, dir, "", again).Execute(t.Context()); err != nil || len(again.ran) != 0 {

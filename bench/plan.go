@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 
 	"headgate/sim"
 	"headgate/trace"
@@ -211,29 +212,34 @@ type Stop struct {
 type Duration time.Duration
 
 // UnmarshalYAML reads a duration as Go writes them.
-func (d *Duration) UnmarshalYAML(b []byte) error {
-	v, err := time.ParseDuration(unquoted(b))
+func (d *Duration) UnmarshalYAML(n ast.Node) error {
+	v, err := time.ParseDuration(n.GetToken().Value)
 	if err != nil {
-		return fmt.Errorf("%s is no duration: allowed are such as 250ms, 5s and 10m", unquoted(b))
+		return misread(n, "allowed are durations such as 250ms, 5s and 10m")
 	}
 	*d = Duration(v)
 	return nil
 }
 
+// misread is the error about a value of the wrong form, with its place.
+func misread(n ast.Node, allowed string) error {
+	t := n.GetToken()
+	return fmt.Errorf("%d:%d: value %s: %s", t.Position.Line, t.Position.Column, t.Value, allowed)
+}
+
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // UnmarshalYAML reads 5%, 0.5pp or a number.
-func (m *Margin) UnmarshalYAML(b []byte) error {
-	s := unquoted(b)
-	number, scale := s, 1.0
-	if n, ok := strings.CutSuffix(s, "%"); ok {
-		number, scale, m.Relative = n, 0.01, true
-	} else if n, ok := strings.CutSuffix(s, "pp"); ok {
-		number, scale = n, 0.01
+func (m *Margin) UnmarshalYAML(n ast.Node) error {
+	number, scale := n.GetToken().Value, 1.0
+	if s, ok := strings.CutSuffix(number, "%"); ok {
+		number, scale, m.Relative = s, 0.01, true
+	} else if s, ok := strings.CutSuffix(number, "pp"); ok {
+		number, scale = s, 0.01
 	}
 	v, err := strconv.ParseFloat(number, 64)
 	if err != nil {
-		return fmt.Errorf("%s is no margin: allowed are 5%% of the baseline, 0.5pp of a share, and a number in the metric's unit", s)
+		return misread(n, "allowed are 5% of the baseline, 0.5pp of a share, and a number in the metric's unit")
 	}
 	m.Value = v * scale
 	return nil
@@ -245,8 +251,6 @@ func (m Margin) String() string {
 	}
 	return strconv.FormatFloat(m.Value, 'g', 6, 64)
 }
-
-func unquoted(b []byte) string { return strings.Trim(strings.TrimSpace(string(b)), `"'`) }
 
 // maxPlan bounds a plan's file, in bytes.
 const maxPlan = 1 << 20

@@ -99,6 +99,12 @@ func TestDirRefuses(t *testing.T) {
 			t.Errorf("%+v goes on with runs of %+v", change, m)
 		}
 	}
+	if _, err := Create(path, p, m); err == nil || !strings.Contains(err.Error(), "another process runs the plan into it") {
+		t.Errorf("the same plan at the same time: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := Create(path, p, m); err != nil {
 		t.Errorf("the same plan: %v", err)
 	}
@@ -116,7 +122,8 @@ func TestDirRefuses(t *testing.T) {
 func TestDirAfterACut(t *testing.T) {
 	p, path := sample(t), t.TempDir()
 	m := Manifest{Runner: Sim, Version: "v1"}
-	if _, err := Create(path, p, m); err != nil {
+	before, err := Create(path, p, m)
+	if err := errors.Join(err, before.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(path, "runs", "004-seed3-priority.requests.jsonl"), nil, 0o600); err != nil {

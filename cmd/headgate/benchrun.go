@@ -38,16 +38,14 @@ interrupted; one of another plan is refused.`,
 			if err != nil {
 				return err
 			}
-			if err := x.Execute(ctx); err != nil {
-				if ctx.Err() != nil {
-					return fmt.Errorf("interrupted: the same command goes on with what is missing in %s", out)
-				}
-				return err
+			err = x.Execute(ctx)
+			if err != nil && ctx.Err() != nil {
+				err = fmt.Errorf("interrupted: the same command goes on with what is missing in %s", out)
 			}
-			if requestsOut == "" {
-				return nil
+			if err == nil && requestsOut != "" {
+				err = writeRequests(requestsOut, x.Dir)
 			}
-			return writeRequests(requestsOut, x.Dir)
+			return errors.Join(err, x.Dir.Close())
 		},
 	}
 	f := cmd.Flags()
