@@ -29,7 +29,7 @@ func TestArmOfOtherSlots(t *testing.T) {
 	}
 }
 
-// TestPublishedArmsIdleTime: nothing is lent before it is over.
+// TestPublishedArmsIdleTime: what was in use within it is not lent.
 func TestPublishedArmsIdleTime(t *testing.T) {
 	lent := func(arm string) (n int) {
 		for _, h := range virtually(t, arm).Holds {
@@ -39,8 +39,8 @@ func TestPublishedArmsIdleTime(t *testing.T) {
 		}
 		return n
 	}
-	if after2s, after10m := lent("published: lending"), lent("published: lending, idle_after: 10m"); after2s == 0 || after10m != 0 {
-		t.Errorf("%d loans after two idle seconds and %d after ten minutes, want some and none", after2s, after10m)
+	if after2s, after10m := lent("published: lending"), lent("published: lending, idle_after: 10m"); after10m >= after2s {
+		t.Errorf("%d loans after two idle seconds and %d after ten minutes, want fewer", after2s, after10m)
 	}
 }
 
