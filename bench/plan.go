@@ -96,6 +96,9 @@ type Arm struct {
 	// IdleAfter is in the place of a published arm's two seconds, where a plan's time
 	// is not the published one's. 0 leaves them.
 	IdleAfter Duration `yaml:"idle_after"`
+	// Reopen is in the place of a published arm's rule of when to lend again: idle,
+	// which it is if empty, or settled.
+	Reopen string `yaml:"reopen"`
 	// Speed is a further factor on the simulated engine's steps, by which an effect
 	// of known size is planted. 0 is 1.
 	Speed float64 `yaml:"speed"`
@@ -492,6 +495,9 @@ func (p *Plan) validateArms(bad func(path string, value any, allowed string)) {
 		}
 		if a.IdleAfter < 0 || a.IdleAfter > 0 && a.Published == "" {
 			bad(at+"idle_after", a.IdleAfter, "0, or a time of a published arm: a policy has its own")
+		}
+		if a.Reopen != "" && (a.Published == "" || a.Reopen != "idle" && a.Reopen != "settled") {
+			bad(at+"reopen", a.Reopen, "idle or settled, of a published arm: a policy has its own")
 		}
 		if x := a.Proxy; x != nil {
 			if !isURL(x.URL) {
