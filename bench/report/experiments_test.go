@@ -134,7 +134,7 @@ func tableOf(t *testing.T, kind string, of []string) string {
 	tab := &table{}
 	switch kind {
 	case "arms":
-		tab.head = []string{"plan", "arm", "runs", "on time", "worst run", "first token p50, p95", "batch done", "all done after: middle, longest", "loans ended", "tokens computed again"}
+		tab.head = []string{"plan", "arm", "runs", "on time", "worst run", "first token p50, p95", "batch done", "all done after: middle, longest", "recalls, loans ended", "tokens computed again"}
 	case "verdicts":
 		tab.head = []string{"plan", "criterion", "effect", "95 % bound or interval", "margin", "p", "pairs", "could have found", "verdict"}
 	case "secondary":
@@ -152,7 +152,7 @@ func tableOf(t *testing.T, kind string, of []string) string {
 				share, p50, p95, makespan := a.metric("on_time_share"), a.metric("ttft_p50"), a.metric("ttft_p95"), a.metric("makespan")
 				tab.add(r.Plan.Name, a.Name, strconv.Itoa(a.Runs), fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered),
 					show(share.Worst, share.Unit)+", "+orDash(share.WorstSource), show(p50.Median, p50.Unit)+", "+show(p95.Median, p95.Unit), strconv.Itoa(a.Total.BatchDone),
-					show(makespan.Median, makespan.Unit)+", "+show(makespan.Worst, makespan.Unit), strconv.Itoa(a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
+					show(makespan.Median, makespan.Unit)+", "+show(makespan.Worst, makespan.Unit), fmt.Sprintf("%d, %d", a.Beside.Recalls, a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
 			case "against":
 				if a.Name != arm {
 					r.less(t, tab, arm, a.Name)
