@@ -90,6 +90,12 @@ type Arm struct {
 	Published string  `yaml:"published"` // static, static-queued, lending or lending-queued
 	Policy    string  `yaml:"policy"`    // a file, or DefaultPolicy
 	Proxy     *Proxy  `yaml:"proxy"`
+	// Slots is what an arm with admission takes the engine to have, and so how many
+	// requests it lets into it at once. 0 is what it has.
+	Slots int `yaml:"slots"`
+	// IdleAfter is in the place of a published arm's two seconds, where a plan's time
+	// is not the published one's. 0 leaves them.
+	IdleAfter Duration `yaml:"idle_after"`
 	// Speed is a further factor on the simulated engine's steps, by which an effect
 	// of known size is planted. 0 is 1.
 	Speed float64 `yaml:"speed"`
@@ -480,6 +486,12 @@ func (p *Plan) validateArms(bad func(path string, value any, allowed string)) {
 		}
 		if a.Published != "" && !slices.Contains(PublishedArms(), a.Published) {
 			bad(at+"published", a.Published, strings.Join(PublishedArms(), ", "))
+		}
+		if a.Slots < 0 || a.Slots > 0 && a.Policy == "" && a.Published == "" {
+			bad(at+"slots", a.Slots, "0 for the engine's own, or requests from 1 on of an arm with a policy")
+		}
+		if a.IdleAfter < 0 || a.IdleAfter > 0 && a.Published == "" {
+			bad(at+"idle_after", a.IdleAfter, "0, or a time of a published arm: a policy has its own")
 		}
 		if x := a.Proxy; x != nil {
 			if !isURL(x.URL) {

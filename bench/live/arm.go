@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,10 +42,14 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 	case a.Proxy != nil:
 		return proxy(ctx, a.Proxy)
 	}
+	slots := e.slots
+	if a.Slots > 0 {
+		slots = a.Slots
+	}
 	policy := ""
 	switch {
 	case a.Published != "":
-		policy = Published(a.Published, e.slots)
+		policy = Published(a.Published, slots, cmp.Or(time.Duration(a.IdleAfter), 2*time.Second))
 	case a.Policy == bench.DefaultPolicy:
 		policy = r.Policy
 	default:
@@ -54,7 +59,7 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 		}
 		policy = string(b)
 	}
-	return r.gateway(ctx, j, e, dir, policy, a.Published != "")
+	return r.gateway(ctx, j, e, dir, policy, slots, a.Published != "")
 }
 
 func proxy(ctx context.Context, x *bench.Proxy) (*arm, error) {
@@ -100,9 +105,9 @@ func (a *arm) stop() error {
 }
 
 // Published is the policy of a published arm: slots are counted and nothing else,
-// of four three are interactive's and one batch's, lending begins after two idle
-// seconds and nothing is ended. It is what package sim runs under that name.
-func Published(name string, slots int) string {
+// of four three are interactive's and one batch's, lending begins after an idle time
+// and nothing is ended. It is what package sim runs under that name.
+func Published(name string, slots int, idleAfter time.Duration) string {
 	batch := max(slots/4, 1)
 	interactive := max(slots-batch, 1)
 	queue := "queue: {depth: 0, per_tenant: 0, wait: 0s}"
@@ -110,7 +115,7 @@ func Published(name string, slots int) string {
 	if queued {
 		queue = "queue: {depth: 100000, per_tenant: 0, wait: 0s}"
 	}
-	rest := "idle_after: 2s, reopen: idle, reclaim: attrition, default_output: 256, " + queue
+	rest := "idle_after: " + idleAfter.String() + ", reopen: idle, reclaim: attrition, default_output: 256, " + queue
 	class := func(name string, floor, unlent, priority int) string {
 		ceiling := ""
 		if floor == unlent { // what is never lent is never borrowed against either
@@ -132,7 +137,7 @@ var serving = regexp.MustCompile(`"msg":"serving".*"listen":"([0-9.:]+)".*"admin
 
 // gateway starts `headgate serve` with a policy, a key for every class and tenant
 // of the trace, and a journal.
-func (r *Runner) gateway(ctx context.Context, j *bench.Job, e *engine, dir, policy string, slotsOnly bool) (*arm, error) {
+func (r *Runner) gateway(ctx context.Context, j *bench.Job, e *engine, dir, policy string, slots int, slotsOnly bool) (*arm, error) {
 	a := &arm{journal: filepath.Join(dir, "journal.jsonl"), keys: map[caller]identity.Secret{}}
 	var b strings.Builder
 	fmt.Fprintf(&b, "log: {format: json, level: info}\njournal: {file: %q, buffer: 65536}\nkeys:\n", a.journal)
@@ -154,7 +159,7 @@ func (r *Runner) gateway(ctx context.Context, j *bench.Job, e *engine, dir, poli
 		}
 		fmt.Fprintf(&b, "  - {name: %q, tenant: %q, hash: %q, classes: [%q], default: %q}\n", name, tenant, hash, c.class, c.class)
 	}
-	fmt.Fprintf(&b, "pools:\n  - name: bench\n    engines:\n      - {name: engine, kind: %s, url: %q, slots: %d, priority: %t, observe_every: 100ms", e.kind, e.url, e.slots, e.orders)
+	fmt.Fprintf(&b, "pools:\n  - name: bench\n    engines:\n      - {name: engine, kind: %s, url: %q, slots: %d, priority: %t, observe_every: 100ms", e.kind, e.url, slots, e.orders)
 	switch {
 	case slotsOnly:
 		fmt.Fprintf(&b, ", kv_tokens: %d, max_context: %d", unbound, max(e.maxModelLen, 1<<17))
