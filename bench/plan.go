@@ -100,6 +100,9 @@ type Arm struct {
 	// MaxQueued is how many requests, running and waiting, the simulated engine takes;
 	// further ones it refuses, as vLLM with --max-num-queued-reqs. 0 is no bound.
 	MaxQueued int `yaml:"max_queued"`
+	// Reopen is in the place of a published arm's rule of when to lend again: idle,
+	// which it is if empty, or settled.
+	Reopen string `yaml:"reopen"`
 	// Speed is a further factor on the simulated engine's steps, by which an effect
 	// of known size is planted. 0 is 1.
 	Speed float64 `yaml:"speed"`
@@ -504,6 +507,9 @@ func (p *Plan) validateArms(bad func(path string, value any, allowed string)) {
 		}
 		if a.IdleAfter < 0 || a.IdleAfter > 0 && a.Published == "" {
 			bad(at+"idle_after", a.IdleAfter, "0, or a time of a published arm: a policy has its own")
+		}
+		if a.Reopen != "" && (a.Published == "" || a.Reopen != "idle" && a.Reopen != "settled") {
+			bad(at+"reopen", a.Reopen, "idle or settled, of a published arm: a policy has its own")
 		}
 		if x := a.Proxy; x != nil {
 			if !isURL(x.URL) {

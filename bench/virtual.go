@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"headgate/admission"
 	"headgate/sim"
 	"headgate/simengine"
 	"headgate/trace"
@@ -82,12 +83,19 @@ func (v *Virtual) arm(j *Job, e simengine.Config) (*sim.Arm, error) {
 		return &sim.Arm{Name: a.Name, Engine: e, Priority: a.Direct.Priority}, nil
 	case a.Published != "":
 		arm, err := named(a.Published, a.Name, e)
-		if err == nil && a.IdleAfter > 0 {
-			for k := range arm.Table.Classes {
-				arm.Table.Classes[k].IdleAfter = time.Duration(a.IdleAfter)
+		if err != nil {
+			return nil, err
+		}
+		for k := range arm.Table.Classes {
+			c := &arm.Table.Classes[k]
+			if a.IdleAfter > 0 {
+				c.IdleAfter = time.Duration(a.IdleAfter)
+			}
+			if a.Reopen == "settled" {
+				c.Reopen = admission.ReopenSettled
 			}
 		}
-		return arm, err
+		return arm, nil
 	}
 	arm, err := named(sim.Headgate, a.Name, e)
 	if err != nil || a.Policy == DefaultPolicy {

@@ -3,6 +3,9 @@ package bench
 import (
 	"strings"
 	"testing"
+
+	"headgate/admission"
+	"headgate/simengine"
 )
 
 // TestArmOfOtherSlots: an arm that takes the engine to have eight slots lets eight
@@ -41,6 +44,21 @@ func TestPublishedArmsIdleTime(t *testing.T) {
 	}
 	if after2s, after10m := lent("published: lending"), lent("published: lending, idle_after: 10m"); after10m >= after2s {
 		t.Errorf("%d loans after two idle seconds and %d after ten minutes, want fewer", after2s, after10m)
+	}
+}
+
+// TestPublishedArmsReopening: every class of the arm reopens by the rule of the plan.
+func TestPublishedArmsReopening(t *testing.T) {
+	for rule, want := range map[string]admission.Reopening{"": admission.ReopenIdle, "idle": admission.ReopenIdle, "settled": admission.ReopenSettled} {
+		arm, err := (&Virtual{}).arm(&Job{Arm: &Arm{Name: "a", Published: "lending", Reopen: rule}}, simengine.DefaultConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range arm.Table.Classes {
+			if c.Reopen != want {
+				t.Errorf("reopen %q: class %s has rule %v, want %v", rule, c.Name, c.Reopen, want)
+			}
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 	policy := ""
 	switch {
 	case a.Published != "":
-		policy = Published(a.Published, slots, cmp.Or(time.Duration(a.IdleAfter), 2*time.Second))
+		policy = Published(a.Published, slots, cmp.Or(time.Duration(a.IdleAfter), 2*time.Second), cmp.Or(a.Reopen, "idle"))
 	case a.Policy == bench.DefaultPolicy:
 		policy = r.Policy
 	default:
@@ -107,7 +107,7 @@ func (a *arm) stop() error {
 // Published is the policy of a published arm: slots are counted and nothing else,
 // of four three are interactive's and one batch's, lending begins after an idle time
 // and nothing is ended. It is what package sim runs under that name.
-func Published(name string, slots int, idleAfter time.Duration) string {
+func Published(name string, slots int, idleAfter time.Duration, reopen string) string {
 	batch := max(slots/4, 1)
 	interactive := max(slots-batch, 1)
 	queue := "queue: {depth: 0, per_tenant: 0, wait: 0s}"
@@ -115,7 +115,7 @@ func Published(name string, slots int, idleAfter time.Duration) string {
 	if queued {
 		queue = "queue: {depth: 100000, per_tenant: 0, wait: 0s}"
 	}
-	rest := "idle_after: " + idleAfter.String() + ", reopen: idle, reclaim: attrition, default_output: 256, " + queue
+	rest := "idle_after: " + idleAfter.String() + ", reopen: " + reopen + ", reclaim: attrition, default_output: 256, " + queue
 	class := func(name string, floor, unlent, priority int) string {
 		ceiling := ""
 		if floor == unlent { // what is never lent is never borrowed against either

@@ -44,7 +44,7 @@ func TestPublishedArmsAreTheSimulators(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := filepath.Join(t.TempDir(), "policy.yaml")
-			if err := os.WriteFile(file, []byte(live.Published(name, slots, 2*time.Second)), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(live.Published(name, slots, 2*time.Second, "idle")), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			cmd := benchRunCommand()
