@@ -134,7 +134,7 @@ func tableOf(t *testing.T, kind string, of []string) string {
 	tab := &table{}
 	switch kind {
 	case "arms":
-		tab.head = []string{"plan", "arm", "runs", "on time", "worst run", "first token p50, p95", "batch done", "all done after: middle, longest", "loans ended", "tokens computed again"}
+		tab.head = []string{"plan", "arm", "runs", "on time", "worst run", "first token p50, p95", "batch done", "all done after: middle, longest", "recalls, loans ended", "tokens computed again"}
 	case "verdicts":
 		tab.head = []string{"plan", "criterion", "effect", "95 % bound or interval", "margin", "p", "pairs", "could have found", "verdict"}
 	case "secondary":
@@ -142,7 +142,7 @@ func tableOf(t *testing.T, kind string, of []string) string {
 	case "against":
 		tab.head = []string{"plan", "less", "on time", "95 % interval", "seeds better, same, worse"}
 	case "lent":
-		tab.head = []string{"plan", "arm", "on time", "worst run", "first token p50, p95", "batch tokens/s: middle, worst", "loans ended", "tokens computed again"}
+		tab.head = []string{"plan", "arm", "on time", "worst run", "first token p50, p95", "batch tokens/s: middle, worst", "recalls, loans ended", "tokens computed again"}
 	case "ends":
 		tab.head = []string{"plan", "arm", "on time", "offered", "answered", "refused", "given up", "batch answered", "tokens computed again"}
 	case "first-five":
@@ -156,11 +156,11 @@ func tableOf(t *testing.T, kind string, of []string) string {
 				share, p50, p95, makespan := a.metric("on_time_share"), a.metric("ttft_p50"), a.metric("ttft_p95"), a.metric("makespan")
 				tab.add(r.Plan.Name, a.Name, strconv.Itoa(a.Runs), fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered),
 					show(share.Worst, share.Unit)+", "+orDash(share.WorstSource), show(p50.Median, p50.Unit)+", "+show(p95.Median, p95.Unit), strconv.Itoa(a.Total.BatchDone),
-					show(makespan.Median, makespan.Unit)+", "+show(makespan.Worst, makespan.Unit), strconv.Itoa(a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
+					show(makespan.Median, makespan.Unit)+", "+show(makespan.Worst, makespan.Unit), fmt.Sprintf("%d, %d", a.Beside.Recalls, a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
 			case "lent":
 				share, p50, p95, batch := a.metric("on_time_share"), a.metric("ttft_p50"), a.metric("ttft_p95"), a.metric("batch_tokens_per_s")
 				tab.add(r.Plan.Name, a.Name, fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered), show(share.Worst, share.Unit)+", "+orDash(share.WorstSource),
-					show(p50.Median, p50.Unit)+", "+show(p95.Median, p95.Unit), show(batch.Median, "")+", "+show(batch.Worst, ""), strconv.Itoa(a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
+					show(p50.Median, p50.Unit)+", "+show(p95.Median, p95.Unit), show(batch.Median, "")+", "+show(batch.Worst, ""), fmt.Sprintf("%d, %d", a.Beside.Recalls, a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
 			case "ends":
 				tab.add(r.Plan.Name, a.Name, fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered), strconv.Itoa(a.Total.Offered), strconv.Itoa(a.Total.Completed),
 					strconv.Itoa(a.Total.Refused), strconv.Itoa(a.Total.Failed), strconv.Itoa(a.Total.BatchDone), strconv.Itoa(a.Total.WastedTokens))
