@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -98,6 +99,9 @@ type Arm struct {
 	// IdleAfter is in the place of a published arm's two seconds, where a plan's time
 	// is not the published one's. 0 leaves them.
 	IdleAfter Duration `yaml:"idle_after"`
+	// MaxQueued is how many requests, running and waiting, the simulated engine takes;
+	// further ones it refuses, as vLLM with --max-num-queued-reqs. 0 is no bound.
+	MaxQueued int `yaml:"max_queued"`
 	// Reopen is in the place of a published arm's rule of when to lend again: idle,
 	// which it is if empty, or settled.
 	Reopen string `yaml:"reopen"`
@@ -113,6 +117,11 @@ const DefaultPolicy = "default"
 type Direct struct {
 	// Priority of each class, lower first. None at all is first come first served.
 	Priority map[string]int `yaml:"priority"`
+	// Attempts is how often clients send a request that the engine refuses, at most.
+	// They wait Backoff before the second, and each time twice as long, up to
+	// sim.MaxBackoff, times the entry's jitter. 0 and 1 are once.
+	Attempts int      `yaml:"attempts"`
+	Backoff  Duration `yaml:"backoff"`
 }
 
 // Proxy is the operator's own gateway, live only.
@@ -138,6 +147,9 @@ type Workload struct {
 	Duration Duration `yaml:"duration"` // of a recorded trace, 0 for all
 	Speedup  float64  `yaml:"speedup"`  // requests arrive so many times sooner, 0 is 1
 
+	// Patience of a class's clients: so long after its arrival a request whose answer
+	// is not complete is given up. A class that is absent waits for ever.
+	Patience map[string]Duration `yaml:"patience"`
 	// Tenants that requests are dealt to, the first gets most; 0 is none.
 	Tenants int `yaml:"tenants"`
 	// ForcedOutput makes each answer as long as the trace says, where the engine can.
@@ -520,6 +532,15 @@ func (p *Plan) validateArms(bad func(path string, value any, allowed string)) {
 				bad(at+"proxy.stop", x.Stop, "a command beside start: what was not started is not stopped")
 			}
 		}
+		if d := a.Direct; d != nil && (d.Attempts < 0 || d.Attempts > 100) {
+			bad(at+"direct.attempts", d.Attempts, "0 to 100 times")
+		}
+		if d := a.Direct; d != nil && (d.Backoff < 0 || d.Attempts > 1 && d.Backoff == 0) {
+			bad(at+"direct.backoff", d.Backoff, "a time above 0 beside attempts")
+		}
+		if a.MaxQueued < 0 || a.MaxQueued > 0 && p.Engine.Simulated == nil {
+			bad(at+"max_queued", a.MaxQueued, "requests from 1 on of a simulated engine, or 0 for no bound")
+		}
 		if !(a.Speed > 0 && a.Speed <= 100) || a.Speed != 1 && p.Engine.Simulated == nil {
 			bad(at+"speed", a.Speed, "a factor above 0 and up to 100, of a simulated engine")
 		}
@@ -560,6 +581,11 @@ func (w *Workload) validate(bad func(path string, value any, allowed string)) {
 	}
 	if !(w.Speedup > 0 && w.Speedup <= 1000) {
 		bad("workload.speedup", w.Speedup, "a factor above 0 and up to 1000")
+	}
+	for _, class := range slices.Sorted(maps.Keys(w.Patience)) {
+		if v := w.Patience[class]; v <= 0 {
+			bad("workload.patience."+class, v, "a time above 0; a class that is not named waits for ever")
+		}
 	}
 	if w.Tenants < 0 || w.Tenants > 1000 {
 		bad("workload.tenants", w.Tenants, "0 to 1000 tenants")
@@ -692,6 +718,18 @@ func (p *Plan) Arm(name string) *Arm {
 		return &p.Arms[i]
 	}
 	return nil
+}
+
+// Clients are what the clients of an arm do.
+func (p *Plan) Clients(a *Arm) sim.Clients {
+	c := sim.Clients{Patience: map[string]time.Duration{}}
+	for class, d := range p.Workload.Patience {
+		c.Patience[class] = time.Duration(d)
+	}
+	if a.Direct != nil {
+		c.Attempts, c.Backoff = a.Direct.Attempts, time.Duration(a.Direct.Backoff)
+	}
+	return c
 }
 
 // Of tells whether a request is of those that on_time is asked of.

@@ -38,6 +38,7 @@ func (v *Virtual) Run(ctx context.Context, j *Job) (*Observed, error) {
 		return nil, err
 	}
 	arm.Engine.MaxNumSeqs = e.MaxNumSeqs
+	arm.Clients, arm.MaxQueued = j.Plan.Clients(j.Arm), j.Arm.MaxQueued
 	j.Skip(e.MaxModelLen)
 	offered := *j.Trace
 	offered.Entries = nil

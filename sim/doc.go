@@ -33,6 +33,11 @@ type Arm struct {
 	Fleet *Fleet
 	// Priority of a class at the engine, lower first; absent is 0.
 	Priority map[string]int
+	// Clients are what its clients do.
+	Clients Clients
+	// MaxQueued is how many requests the engine takes, running and waiting; further
+	// ones it refuses. 0 is no bound.
+	MaxQueued int
 }
 
 // Outcome says how a request ended.

@@ -22,6 +22,7 @@ type runner struct {
 	flights  []flight // by the request's index
 	queued   int      // requests that wait in a core
 	attempts []attempt
+	timers   []timer           // of clients, in the order in which they are due
 	waits    map[int]int       // recall by the index of the request it was opened for
 	sessions map[string]uint32 // numbers, by name
 	fx       []admission.Effect
@@ -45,9 +46,12 @@ func newGate(t *admission.Table, capacity int) *gate {
 
 // flight is where one request is.
 type flight struct {
-	gate   int32
-	kept   int32 // tokens of output from earlier attempts
-	queued bool
+	gate    int32
+	kept    int32 // tokens of output from earlier attempts
+	attempt int32 // at the engine, counted from 1; 0 is none
+	refused int32 // times, by the engine
+	queued  bool
+	gone    bool // its client is
 }
 
 // attempt is one request at the engine.
@@ -142,6 +146,9 @@ func (r *runner) all(requests []trace.Entry) error {
 				}
 			}
 		}
+		if err := r.clients(); err != nil {
+			return err
+		}
 		for ; next < len(requests) && requests[next].Arrival <= at; next++ {
 			if err := r.arrive(next); err != nil {
 				return err
@@ -160,14 +167,18 @@ func (r *runner) all(requests []trace.Entry) error {
 	return nil
 }
 
-// next is when something happens next: an arrival, a step of the engine, or,
-// while there is anybody to serve, a timer of a core or of the fleet.
+// next is when something happens next: an arrival, a step of the engine, what a
+// client does, or, while there is anybody to serve, a timer of a core or of the
+// fleet.
 func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bool) {
 	if next < len(requests) {
 		at, ok = requests[next].Arrival, true
 	}
 	if t, busy := r.engine.Next(); busy && (!ok || time.Duration(t) < at) {
 		at, ok = time.Duration(t), true
+	}
+	if len(r.timers) > 0 && (!ok || r.timers[0].at < at) {
+		at, ok = r.timers[0].at, true
 	}
 	serves := ok || r.queued > 0
 	sooner := func(t time.Duration) {
@@ -189,9 +200,11 @@ func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bo
 // arrive brings in one request.
 func (r *runner) arrive(i int) error {
 	q := &r.run.Records[i]
+	if wait, ok := r.arm.Clients.Patience[q.Class]; ok {
+		r.later(timer{at: r.now + wait, request: i, leaves: true})
+	}
 	if r.gates == nil {
-		q.Admitted = r.now
-		return r.dispatch(nil, i, 0, 0)
+		return r.submit(i)
 	}
 	return r.step(r.gate(i), &admission.Event{
 		Kind: admission.Offer, ID: admission.MakeID(1, uint32(i)), Class: r.classes[q.Class],
@@ -244,6 +257,9 @@ func (r *runner) dispatch(g *gate, i int, hold admission.Hold, piece int64) erro
 	if piece > 0 {
 		submit.Synthetic, submit.MaxTokens = int(piece), 1
 	}
+	if g != nil && r.full() {
+		return fmt.Errorf("arm %s: request %s is one too many for an engine of at most %d: allowed is a bound that admission stays below", r.arm.Name, q.ID, r.arm.MaxQueued)
+	}
 	id, err := r.engine.Submit(simengine.Time(r.now), submit)
 	if err != nil {
 		return fmt.Errorf("arm %s: request %s: %w", r.arm.Name, q.ID, err)
@@ -251,6 +267,7 @@ func (r *runner) dispatch(g *gate, i int, hold admission.Hold, piece int64) erro
 	if g != nil {
 		g.holds[hold] = int32(len(r.attempts))
 	}
+	r.flights[i].attempt = int32(len(r.attempts) + 1)
 	r.attempts = append(r.attempts, attempt{request: int32(i), piece: piece > 0, engine: id, hold: hold, prompt: int32(submit.Synthetic), from: r.now})
 	return nil
 }
@@ -292,6 +309,7 @@ func (r *runner) do(g *gate, e *admission.Effect) error {
 		r.await(i, false)
 		r.run.Records[i].Outcome, r.run.Records[i].Cause = Rejected, e.Cause.String()
 	case admission.Done:
+		r.await(i, false)
 		if q := &r.run.Records[i]; e.Cause != admission.CauseFinished {
 			q.Outcome, q.Cause = Failed, e.Cause.String()
 		}
@@ -382,7 +400,7 @@ func (r *runner) take(ev *simengine.Event) error {
 		r.stopped(int32(ev.Tag))
 	case simengine.Generated:
 		a.out = ev.Output
-		if !a.piece && q.First < 0 {
+		if !a.piece && !f.gone && q.First < 0 {
 			q.First = seen
 		}
 		if r.gates != nil && (a.told == 0 || a.out >= a.told+progressEvery) {
@@ -390,7 +408,7 @@ func (r *runner) take(ev *simengine.Event) error {
 			return r.step(r.gate(i), &admission.Event{Kind: admission.Progress, Hold: a.hold, Out: a.out})
 		}
 	case simengine.Finished:
-		if !a.piece {
+		if !a.piece && !f.gone {
 			q.Done, q.Outcome, q.Tokens = seen, Completed, int(f.kept+ev.Output)
 			r.run.Makespan = max(r.run.Makespan, q.Done)
 		}
@@ -412,10 +430,15 @@ func (r *runner) take(ev *simengine.Event) error {
 // over reports the end of an attempt, confirmed by the engine's own word.
 func (r *runner) over(tag int32, why admission.Cause) error {
 	r.stopped(tag)
+	a := &r.attempts[tag]
+	f := &r.flights[a.request]
+	f.attempt = 0
+	if f.gone && why != admission.CauseFinished {
+		why = admission.CauseClientGone
+	}
 	if r.gates == nil {
 		return nil
 	}
-	a := &r.attempts[tag]
 	g := r.gate(int(a.request))
 	delete(g.holds, a.hold)
 	r.run.Holds = append(r.run.Holds, Hold{Request: int(a.request), From: a.from, To: r.now, Loan: a.loan, Reclaimed: a.ended})

@@ -150,7 +150,11 @@ func TestDrawnTraces(t *testing.T) {
 			if e.Arrival < 0 || e.Arrival >= tr.Workload.Duration() || e.Arrival%time.Microsecond != 0 {
 				t.Fatalf("%s arrives at %v of %v", e.ID, e.Arrival, tr.Workload.Duration())
 			}
-			if e.Output < 1 || e.Output*p.Overstated != e.MaxTokens || e.PromptTokens != PromptTokens(e.InputChars) {
+			if p.sizes != nil {
+				if e.Output < 1 || e.PromptTokens < 1 || e.MaxTokens != 0 || e.InputChars != 0 {
+					t.Fatalf("sizes of %+v", e)
+				}
+			} else if e.Output < 1 || e.Output*p.Overstated != e.MaxTokens || e.PromptTokens != PromptTokens(e.InputChars) {
 				t.Fatalf("sizes of %+v", e)
 			}
 			if d := e.Draw; d.RetryJitter < 0.5 || d.RetryJitter >= 1.5 || d.ProviderSeed >= 1<<32+2 {

@@ -17,8 +17,13 @@ type Profile struct {
 	Protocol Protocol
 	// Workload has no seed yet.
 	Workload Workload
-	// Overstated is how many times its output each request declares.
+	// Overstated is how many times its output each request declares; 0 declares
+	// nothing.
 	Overstated int
+
+	sizes map[string]sizes // by class, in the place of the workload's
+	// modulated arrivals of interactive requests, in the place of Poisson ones.
+	modulated bool
 }
 
 // Profiles returns all profiles, in the order in which they are shown.
@@ -27,13 +32,25 @@ func Profiles() []Profile { return slices.Clone(profiles) }
 // profiles are named by what was published, and numbered: a profile that
 // changes takes a new name, since evidence stands under the old one.
 var profiles = []Profile{
-	{"metal-long-context-v1", "long batch prompts fill the KV pool; interactive pauses and returns", RandomArrival, longContext(), 1},
-	{"metal-balanced-v1", "the same phases with short batch prompts, five times as many", RandomArrival, balanced(), 1},
-	{"metal-steady-v1", "half an hour in which neither class pauses", RandomArrival, steady(), 1},
-	{"metal-declared-v1", "metal-long-context-v1, each request declaring four times its output", RandomArrival, declared(), 4},
-	{"fixed-burst-v3", "three batch requests at fixed times, and a first return that does not fit beside them", FixedBurst, longContext(), 1},
-	{"burst-recovery-v3-short", "two returns at once while borrowers have 64 tokens to make", BurstRecovery, recovery(), 1},
-	{"burst-recovery-v3-long", "the same with borrowers of 192 tokens", BurstRecovery, recovery(), 1},
+	{Name: "metal-long-context-v1", About: "long batch prompts fill the KV pool; interactive pauses and returns", Protocol: RandomArrival, Workload: longContext(), Overstated: 1},
+	{Name: "metal-balanced-v1", About: "the same phases with short batch prompts, five times as many", Protocol: RandomArrival, Workload: balanced(), Overstated: 1},
+	{Name: "metal-steady-v1", About: "half an hour in which neither class pauses", Protocol: RandomArrival, Workload: steady(), Overstated: 1},
+	{Name: "metal-declared-v1", About: "metal-long-context-v1, each request declaring four times its output", Protocol: RandomArrival, Workload: declared(), Overstated: 4},
+	{Name: "fixed-burst-v3", About: "three batch requests at fixed times, and a first return that does not fit beside them", Protocol: FixedBurst, Workload: longContext(), Overstated: 1},
+	{Name: "burst-recovery-v3-short", About: "two returns at once while borrowers have 64 tokens to make", Protocol: BurstRecovery, Workload: recovery(), Overstated: 1},
+	{Name: "burst-recovery-v3-long", About: "the same with borrowers of 192 tokens", Protocol: BurstRecovery, Workload: recovery(), Overstated: 1},
+	{Name: "busy-15-v1", About: "a quarter of an hour of interactive at 15 % of what the published engine can do, and more batch than it can", Protocol: RandomArrival, Workload: busy(0.233), Overstated: 1},
+	{Name: "busy-30-v1", About: "the same at 30 %", Protocol: RandomArrival, Workload: busy(0.466), Overstated: 1},
+	{Name: "busy-60-v1", About: "the same at 60 %", Protocol: RandomArrival, Workload: busy(0.933), Overstated: 1},
+	{Name: "busy-90-v1", About: "the same at 90 %", Protocol: RandomArrival, Workload: busy(1.399), Overstated: 1},
+	{
+		Name: "azure-like-v1", About: "SYNTHETIC: ten minutes of arrivals and lengths like Azure's conversation log, with summaries as batch", Protocol: RandomArrival,
+		Workload: azureLike(5.5), sizes: map[string]sizes{Interactive: azureConversation, Batch: arxivSummaries}, modulated: true,
+	},
+	{
+		Name: "summaries-like-v1", About: "SYNTHETIC: its batch alone, an hour of it, to be laid under a recorded log", Protocol: RandomArrival,
+		Workload: summaries(), sizes: map[string]sizes{Batch: arxivSummaries},
+	},
 }
 
 func longContext() Workload {
@@ -68,6 +85,29 @@ func declared() Workload {
 	return w
 }
 
+// busy is interactive without a pause, at so many requests a second, over batch of
+// which there is always some to do: the published engine alone, at speed 1, can do
+// 1.555 of the interactive requests a second, or 0.188 of the batch ones.
+func busy(rps float64) Workload {
+	w := steady()
+	w.DurationMs, w.InteractiveDurationMs, w.BatchDurationMs = 900_000, 900_000, 900_000
+	w.InteractiveRps, w.BatchRps = rps, 0.25
+	return w
+}
+
+func azureLike(rps float64) Workload {
+	return Workload{
+		DurationMs: 600_000, InteractiveRps: rps, InteractiveDurationMs: 600_000, BatchRps: 3, BatchDurationMs: 600_000,
+		MaxAttempts: 1, BackoffBaseMs: 500,
+	}
+}
+
+func summaries() Workload {
+	w := azureLike(0)
+	w.DurationMs, w.InteractiveDurationMs, w.BatchDurationMs = 3_600_000, 0, 3_600_000
+	return w
+}
+
 // Names lists the profiles.
 func Names() []string {
 	names := make([]string, len(profiles))
@@ -93,14 +133,22 @@ func Generate(profile string, seed uint32) (*Trace, error) {
 	case BurstRecovery:
 		t.burstRecovery()
 	default:
-		t.interactiveUntilPause()
+		if p.modulated {
+			t.add(Interactive, Interactive, modulated(seed, Interactive, p.Workload.InteractiveRps, p.Workload.InteractiveStartMs, p.Workload.InteractiveDurationMs))
+		} else {
+			t.interactiveUntilPause()
+		}
 		t.interactiveReturn()
 		t.batch()
 	}
 	for i := range t.Entries {
 		e := &t.Entries[i]
-		e.PromptTokens = PromptTokens(e.InputChars)
-		e.Output = e.MaxTokens / p.Overstated
+		if z, ok := p.sizes[e.Class]; ok {
+			e.resize(seed, z)
+		} else {
+			e.PromptTokens = PromptTokens(e.InputChars)
+			e.Output = e.MaxTokens / p.Overstated
+		}
 		e.Draw = p.Protocol.draw(seed, e.ID)
 	}
 	slices.SortFunc(t.Entries, func(a, b Entry) int {

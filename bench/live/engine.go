@@ -55,6 +55,9 @@ func (r *Runner) simulated(ctx context.Context, j *bench.Job) (*engine, error) {
 		"--max-model-len", strconv.Itoa(c.MaxModelLen), "--max-num-batched-tokens", strconv.Itoa(c.MaxBatchedTokens),
 		"--scheduling-policy", string(c.Policy), "--enable-per-request-metrics", "--enable-prompt-tokens-details",
 	}
+	if most := j.Arm.MaxQueued; most > 0 {
+		argv = append(argv, "--max-num-queued-reqs", strconv.Itoa(most))
+	}
 	if c.PrefixCaching {
 		argv = append(argv, "--enable-prefix-caching")
 	}

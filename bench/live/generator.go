@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"headgate/admission"
 	"headgate/bench"
 	"headgate/sim"
 	"headgate/trace"
@@ -70,7 +71,14 @@ func (r *run) all(ctx context.Context, start time.Time) error {
 func (r *run) send(ctx context.Context, start time.Time, i int) {
 	e, l := &r.job.Trace.Entries[i], &r.job.Lines[i]
 	since := func(at time.Time) *float64 { v := millis(at.Sub(start)); return &v }
-	req, err := r.request(ctx, e, l.Tenant)
+	clients := r.job.Plan.Clients(r.job.Arm)
+	patient := ctx
+	if wait, ok := clients.Patience[e.Class]; ok {
+		var cancel context.CancelFunc
+		patient, cancel = context.WithDeadline(ctx, start.Add(e.Arrival+wait))
+		defer cancel()
+	}
+	req, err := r.request(patient, e, l.Tenant)
 	if err != nil {
 		l.Outcome, l.Cause = sim.Failed, err.Error()
 		return
@@ -81,6 +89,16 @@ func (r *run) send(ctx context.Context, start time.Time, i int) {
 	}
 	l.SentMS = since(time.Now())
 	a := r.ask(req)
+	for n := 1; n < clients.Attempts && a.outcome == sim.Rejected && pause(patient, clients.Wait(n, e.Draw.RetryJitter)); n++ {
+		if req, err = r.request(patient, e, l.Tenant); err != nil {
+			l.Outcome, l.Cause = sim.Failed, err.Error()
+			return
+		}
+		a = r.ask(req)
+	}
+	if a.outcome != sim.Completed && patient.Err() != nil && ctx.Err() == nil {
+		a.outcome, a.cause, a.status = sim.Failed, admission.CauseClientGone.String(), 0
+	}
 	r.ids[i], r.ended[i] = a.id, time.Now()
 	if !a.first.IsZero() {
 		l.FirstTokenMS = since(a.first)

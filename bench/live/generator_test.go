@@ -36,7 +36,7 @@ func (s slow) RoundTrip(q *http.Request) (*http.Response, error) {
 func generatorRun(t *testing.T, drain time.Duration, transport http.RoundTripper, entries ...trace.Entry) *run {
 	t.Helper()
 	j := &bench.Job{
-		Plan: &bench.Plan{Workload: bench.Workload{ForcedOutput: true, Drain: bench.Duration(drain)}}, Source: &bench.Source{Seed: 1},
+		Plan: &bench.Plan{Workload: bench.Workload{ForcedOutput: true, Drain: bench.Duration(drain)}}, Source: &bench.Source{Seed: 1}, Arm: &bench.Arm{},
 		Trace: &trace.Trace{Entries: entries, Workload: trace.Workload{DurationMs: 3000}}, Lines: make([]sim.RequestLine, len(entries)),
 	}
 	headers := map[string]map[string]string{}
@@ -77,6 +77,61 @@ func TestOpenLoop(t *testing.T) {
 		}
 		if d := cmp.Diff(want, r.job.Lines); d != "" {
 			t.Errorf("lines (-want +have):\n%s", d)
+		}
+	})
+}
+
+// refusing answers 503 until a time, and then at once.
+type refusing struct {
+	until time.Time
+	slow
+}
+
+func (r refusing) RoundTrip(q *http.Request) (*http.Response, error) {
+	if time.Now().Before(r.until) {
+		return &http.Response{StatusCode: 503, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{"error":{"type":"full"}}`))}, nil
+	}
+	return r.slow.RoundTrip(q)
+}
+
+// TestClients: what is refused is sent again, later each time, as often as the arm's
+// clients do that; whose patience is over has gone, at the engine or between two
+// attempts, and that is no end of the drain's time.
+func TestClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		entry := func(id, class string) trace.Entry {
+			return trace.Entry{ID: id, Class: class, PromptTokens: 3, Output: 5, Draw: trace.Draw{RetryJitter: 1}}
+		}
+		start := time.Now().Add(300 * time.Millisecond)
+		transport := refusing{start.Add(2 * time.Second), slow{map[string]time.Duration{"a": 0}}}
+		r := generatorRun(t, 20*time.Second, transport, entry("1", "a"), entry("2", "hasty"), entry("3", "never"))
+		r.job.Arm.Direct = &bench.Direct{Attempts: 3, Backoff: bench.Duration(time.Second)}
+		r.job.Plan.Workload.Patience = map[string]bench.Duration{"hasty": bench.Duration(1500 * time.Millisecond), "never": bench.Duration(5 * time.Second)}
+		if err := r.all(t.Context(), start); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != 5*time.Second {
+			t.Errorf("it took %v, want the longest patience", took)
+		}
+		gone := func(id, class string) sim.RequestLine {
+			return sim.RequestLine{ID: id, Class: class, ArrivalMS: num(0), SentMS: num(0), Outcome: sim.Failed, Cause: "client_gone"}
+		}
+		want := []sim.RequestLine{
+			{ID: "1", Class: "a", ArrivalMS: num(0), SentMS: num(0), FirstTokenMS: num(3000), DoneMS: num(3000), Outcome: sim.Completed, Output: 5, Prompt: 3, InTime: true},
+			gone("2", "hasty"), gone("3", "never"),
+		}
+		if d := cmp.Diff(want, r.job.Lines); d != "" {
+			t.Errorf("lines (-want +have):\n%s", d)
+		}
+
+		r = generatorRun(t, 20*time.Second, refusing{start.Add(time.Hour), slow{}}, entry("1", "a"))
+		r.job.Arm.Direct = &bench.Direct{Attempts: 2, Backoff: bench.Duration(time.Second)}
+		start = time.Now()
+		if err := r.all(t.Context(), start); err != nil {
+			t.Fatal(err)
+		}
+		if l := r.job.Lines[0]; l.Outcome != sim.Rejected || l.Status != 503 || time.Since(start) != time.Second {
+			t.Errorf("refused for ever, sent twice: %s, status %d after %v", l.Outcome, l.Status, time.Since(start))
 		}
 	})
 }

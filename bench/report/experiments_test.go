@@ -23,7 +23,7 @@ const experiments = "../../docs/experiments"
 
 // tableBlock is a part of a page that is made from evidence: what it shows, and of which
 // plans.
-var tableBlock = regexp.MustCompile(`(?s)<!-- (arms|verdicts|secondary|against|first-five) ([^>]*[^> ]) -->\n.*?<!-- end -->`)
+var tableBlock = regexp.MustCompile(`(?s)<!-- (arms|verdicts|secondary|against|first-five|lent|ends) ([^>]*[^> ]) -->\n.*?<!-- end -->`)
 
 // TestExperimentPages: the tables of docs/experiments are what the kept reports say,
 // and those reports are of the plans that are beside them.
@@ -44,7 +44,7 @@ func TestExperimentPages(t *testing.T) {
 			return fmt.Sprintf("<!-- %s %s -->\n%s<!-- end -->", m[1], m[2], tableOf(t, m[1], strings.Fields(m[2])))
 		})
 		if n := strings.Count(want, "<!-- end -->"); n != len(tableBlock.FindAllString(want, -1)) {
-			t.Errorf("%s: a table's first line is not understood: allowed are <!-- arms|verdicts|secondary|against ARM|first-five PLAN... -->", page)
+			t.Errorf("%s: a table's first line is not understood: allowed are <!-- arms|verdicts|secondary|against ARM|first-five|lent|ends PLAN... -->", page)
 		}
 		if *rewrite && want != string(b) {
 			if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
@@ -141,6 +141,10 @@ func tableOf(t *testing.T, kind string, of []string) string {
 		tab.head = []string{"plan", "metric", "effect", "95 % interval", "p, adjusted", "pairs", "told"}
 	case "against":
 		tab.head = []string{"plan", "less", "on time", "95 % interval", "seeds better, same, worse"}
+	case "lent":
+		tab.head = []string{"plan", "arm", "on time", "worst run", "first token p50, p95", "batch tokens/s: middle, worst", "recalls, loans ended", "tokens computed again"}
+	case "ends":
+		tab.head = []string{"plan", "arm", "on time", "offered", "answered", "refused", "given up", "batch answered", "tokens computed again"}
 	case "first-five":
 		tab.head = []string{"plan", "arm", "on time, seeds 1 to 5", "batch done"}
 	}
@@ -153,6 +157,13 @@ func tableOf(t *testing.T, kind string, of []string) string {
 				tab.add(r.Plan.Name, a.Name, strconv.Itoa(a.Runs), fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered),
 					show(share.Worst, share.Unit)+", "+orDash(share.WorstSource), show(p50.Median, p50.Unit)+", "+show(p95.Median, p95.Unit), strconv.Itoa(a.Total.BatchDone),
 					show(makespan.Median, makespan.Unit)+", "+show(makespan.Worst, makespan.Unit), fmt.Sprintf("%d, %d", a.Beside.Recalls, a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
+			case "lent":
+				share, p50, p95, batch := a.metric("on_time_share"), a.metric("ttft_p50"), a.metric("ttft_p95"), a.metric("batch_tokens_per_s")
+				tab.add(r.Plan.Name, a.Name, fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered), show(share.Worst, share.Unit)+", "+orDash(share.WorstSource),
+					show(p50.Median, p50.Unit)+", "+show(p95.Median, p95.Unit), show(batch.Median, "")+", "+show(batch.Worst, ""), fmt.Sprintf("%d, %d", a.Beside.Recalls, a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
+			case "ends":
+				tab.add(r.Plan.Name, a.Name, fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered), strconv.Itoa(a.Total.Offered), strconv.Itoa(a.Total.Completed),
+					strconv.Itoa(a.Total.Refused), strconv.Itoa(a.Total.Failed), strconv.Itoa(a.Total.BatchDone), strconv.Itoa(a.Total.WastedTokens))
 			case "against":
 				if a.Name != arm {
 					r.less(t, tab, arm, a.Name)
