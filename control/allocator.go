@@ -525,7 +525,7 @@ func (a *Allocator) report(r *Report) {
 		}
 		return
 	}
-	if l.residual = max(l.residual, r.Residual); !l.live {
+	if l.residual = max(l.residual, min(r.Residual, MaxResidual)); !l.live {
 		l.until = max(l.until, l.gone+Time(l.residual))
 	}
 	if !l.live || l.lease != r.Lease {
