@@ -428,7 +428,9 @@ func (a *Allocator) load(g *Grant) {
 		l = a.born(g.ID)
 	}
 	a.rev = max(a.rev, g.Rev)
-	a.news, a.follows = true, true
+	// Nobody is told anything before all have joined who are there: what an earlier leader
+	// told is nearer to the truth than that nobody is.
+	a.news, a.follows, a.told = true, true, a.last
 	l.lease, l.rev = g.Lease, g.Rev
 	before, now := make([]Amount, len(a.accounts)), make([]Amount, len(a.accounts))
 	for i := range g.Accounts {

@@ -41,7 +41,7 @@ func (a *Allocator) tell() {
 	for e := range a.pool.Engines {
 		a.news = a.news || a.accounts[e].beside != a.beside(e)
 	}
-	if !a.news || a.last < a.told+a.tellEvery() && a.nNews > 0 {
+	if !a.news || a.last < a.told+a.tellEvery() && (a.nNews > 0 || a.follows) {
 		return
 	}
 	a.news, a.told = false, a.last

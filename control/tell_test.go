@@ -164,6 +164,25 @@ func TestALaterLeaderTells(t *testing.T) {
 	}
 }
 
+// TestALaterLeaderKnowsFirst: one takes in the reports in the store before it hears who is
+// there, and tells nobody meanwhile that the others do nothing.
+func TestALaterLeaderKnowsFirst(t *testing.T) {
+	a := newTeller(t, 2, &Grant{Pool: "main", ID: ID{"x", "1"}, Lease: 101, Epoch: 1, Rev: 1}, &Grant{Pool: "main", ID: ID{"yy", "1"}, Lease: 102, Epoch: 1, Rev: 2})
+	for _, name := range []string{"x", "yy"} {
+		a.report(ID{name, "1"}, uses(0, 1))
+	}
+	a.join("x")
+	if a.last != nil {
+		t.Errorf("told %+v before all are there", a.last)
+	}
+	a.join("yy")
+	a.now += tellLeast
+	a.step(&Event{Kind: Tick})
+	if a.last == nil || len(a.last.Classes) != 2 {
+		t.Errorf("told %+v, want what both use", a.last)
+	}
+}
+
 // TestNewsArePaced: at most one in tellLeast, and of a large fleet less often.
 func TestNewsArePaced(t *testing.T) {
 	a := newTeller(t, 1)
