@@ -219,6 +219,45 @@ func TestNewsAreSmall(t *testing.T) {
 	}
 }
 
+// TestNewsOfManyEnginesAreBounded: half a megabyte a second at most, though somebody doubts
+// all the time and all say what they have at each of ten engines.
+func TestNewsOfManyEnginesAreBounded(t *testing.T) {
+	const replicas, engines, seconds = 20, 10, 2
+	p := &Pool{Name: "main", Replicas: replicas, Classes: []Class{{Name: "interactive"}}}
+	for e := range engines {
+		p.Engines = append(p.Engines, Engine{Name: fmt.Sprint("gpu", e), Total: Amount{800, 80000}})
+	}
+	a := &teller{Allocator: NewAllocator(p, 1, Config{}), t: t, now: 1e9}
+	id := func(i int) ID { return ID{fmt.Sprint("headgate-", i), "1234567890123"} }
+	for i := range replicas {
+		a.step(&Event{Kind: Join, Member: Member{ID: id(i), Lease: 1}})
+	}
+	bytes := 0
+	for n := range 200 * seconds { // as often as all report who doubt
+		a.now += 5e6
+		r := &Report{Pool: "main", ID: id(n % replicas), Lease: 1, Seq: uint64(n + 1), At: a.now, Heard: Heard{1234567, uint64(n)}}
+		c := ClassReport{Class: "interactive", Away: quietAway}
+		c.Away.Offered = uint64(n)
+		for e := range p.Engines {
+			r.Engines = append(r.Engines, EngineReport{
+				Engine: p.Engines[e].Name, Presence: Presence{Begun: uint64(100_000 + n), Ended: uint64(99_990 + n), Age: 12_345_678, Since: 123_456_789, Place: 1_234_567_890, Doubts: true},
+			})
+			c.Used = append(c.Used, Amount{2, 20000})
+		}
+		r.Classes = []ClassReport{c}
+		if a.step(&Event{Kind: Reported, Report: r}) {
+			b, err := json.Marshal(a.last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes += len(b)
+		}
+	}
+	if each := bytes / seconds; each == 0 || each > 500_000 {
+		t.Errorf("%d bytes a second, want 500,000 at most", each)
+	}
+}
+
 // TestHeard: news that come late are none, nor are those of a leader whose term is over.
 func TestHeard(t *testing.T) {
 	var h Heard
