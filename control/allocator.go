@@ -648,6 +648,15 @@ func (a *Allocator) acknowledge(l *life, r *Report) {
 	l.owed = slices.DeleteFunc(l.owed, func(o owed) bool {
 		return o.lease != r.Lease || o.epoch < r.Epoch || o.epoch == r.Epoch && o.rev < r.Rev
 	})
+	if r.Epoch > a.epoch {
+		// A later leader's grant, which the store does not have any more if it was set back
+		// to an earlier state: it may be of all there is.
+		o := owed{epoch: r.Epoch, rev: r.Rev, lease: r.Lease, amounts: make([]Amount, len(a.accounts))}
+		for n := range a.accounts {
+			o.amounts[n] = a.accounts[n].total
+		}
+		l.owed = []owed{o}
+	}
 	a.bind(l)
 	for name, v := range l.retired {
 		left := slices.ContainsFunc(r.Engines, func(e EngineReport) bool { return name == "engine "+e.Engine && e.Used != (Amount{}) })
