@@ -428,7 +428,9 @@ func (a *Allocator) load(g *Grant) {
 		l = a.born(g.ID)
 	}
 	a.rev = max(a.rev, g.Rev)
-	a.news, a.follows = true, true
+	// Nobody is told anything before all have joined who are there: what an earlier leader
+	// told is nearer to the truth than that nobody is.
+	a.news, a.follows, a.told = true, true, a.last
 	l.lease, l.rev = g.Lease, g.Rev
 	before, now := make([]Amount, len(a.accounts)), make([]Amount, len(a.accounts))
 	for i := range g.Accounts {
@@ -525,7 +527,7 @@ func (a *Allocator) report(r *Report) {
 		}
 		return
 	}
-	if l.residual = max(l.residual, r.Residual); !l.live {
+	if l.residual = max(l.residual, min(r.Residual, MaxResidual)); !l.live {
 		l.until = max(l.until, l.gone+Time(l.residual))
 	}
 	if !l.live || l.lease != r.Lease {
@@ -646,6 +648,15 @@ func (a *Allocator) acknowledge(l *life, r *Report) {
 	l.owed = slices.DeleteFunc(l.owed, func(o owed) bool {
 		return o.lease != r.Lease || o.epoch < r.Epoch || o.epoch == r.Epoch && o.rev < r.Rev
 	})
+	if r.Epoch > a.epoch {
+		// A later leader's grant, which the store does not have any more if it was set back
+		// to an earlier state: it may be of all there is.
+		o := owed{epoch: r.Epoch, rev: r.Rev, lease: r.Lease, amounts: make([]Amount, len(a.accounts))}
+		for n := range a.accounts {
+			o.amounts[n] = a.accounts[n].total
+		}
+		l.owed = []owed{o}
+	}
 	a.bind(l)
 	for name, v := range l.retired {
 		left := slices.ContainsFunc(r.Engines, func(e EngineReport) bool { return name == "engine "+e.Engine && e.Used != (Amount{}) })

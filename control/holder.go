@@ -85,11 +85,18 @@ func (h *Holder) Due() (at Time, ok bool) {
 	return h.end + max(Time(float64(h.grant.Residual)*(1-h.drift)/(1+h.drift))-Time(EndTime), 0), true
 }
 
-// Residual is what the replica has to announce for what lasts d not to be given up. It never
-// falls, and rises in steps, since each is a grant to be written.
+// MaxResidual is the longest that anything stays reserved: it never falls, so that one
+// request that might go on for years would else keep for ever what a replica has had that
+// dies later.
+const MaxResidual = 24 * time.Hour
+
+// Residual is what the replica has to announce for what lasts d not to be given up,
+// MaxResidual at most. It never falls, and rises in steps, since each is a grant to be
+// written.
 func (h *Holder) Residual(d time.Duration) time.Duration {
+	d = min(d, MaxResidual)
 	if need := time.Duration(float64(d+EndTime) * (1 + h.drift) / (1 - h.drift)); d > 0 && need > h.residual {
-		h.residual = need + need/8
+		h.residual = min(need+need/8, MaxResidual)
 	}
 	return h.residual
 }

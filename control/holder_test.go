@@ -149,3 +149,46 @@ func TestOverdueLeavesWhatSurvives(t *testing.T) {
 		}
 	})
 }
+
+// TestResidualIsBounded: a request that might go on for years has what it uses reserved
+// for a day, by its replica and by the leader, and not for ever or not at all.
+func TestResidualIsBounded(t *testing.T) {
+	for _, d := range []time.Duration{1 << 61, 1<<63 - 1} {
+		if r := NewHolder("p", ID{"a", "b"}, 0.02).Residual(d); r != MaxResidual {
+			t.Errorf("%v is announced for what lasts %v, want %v", r, d, MaxResidual)
+		}
+	}
+	a := NewAllocator(onePool(), 1, Config{})
+	now := Time(1e9)
+	var residual time.Duration
+	step := func(ev Event) {
+		for _, e := range a.Step(now, &ev, nil) {
+			if e.Op == Write {
+				residual = e.Grant.Residual
+			}
+		}
+	}
+	ev := wants("a", 1, 0, 0, Amount{2, 20}, 1)
+	ev.Report.Residual = 1<<63 - 1
+	step(joined("a", 1))
+	step(ev)
+	if residual != MaxResidual {
+		t.Errorf("granted for %v, want %v", residual, MaxResidual)
+	}
+	step(Event{Kind: Gone, Member: Member{ID: ID{"a", "b"}, Lease: 1}})
+	there := func() bool { return a.find(ID{"a", "b"}) != nil }
+	for range 120 {
+		now += Time(time.Second)
+		step(Event{Kind: Tick})
+	}
+	if !there() {
+		t.Error("what it left is others' after two minutes")
+	}
+	for range int(MaxResidual / time.Second) {
+		now += Time(time.Second)
+		step(Event{Kind: Tick})
+	}
+	if there() {
+		t.Error("what it left is reserved after a day")
+	}
+}

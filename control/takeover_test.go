@@ -145,3 +145,17 @@ func TestUnlentIsGrantedAnew(t *testing.T) {
 		t.Errorf("a never lends %s, of a class that lends all", c.Unlent)
 	}
 }
+
+// A store that was set back to an earlier state, by a snapshot, does not have the grants
+// that were given since. Who says that it has such a one may use whatever it says.
+func TestTakeoverOfAnEarlierState(t *testing.T) {
+	a, last := NewAllocator(onePool(), 2, Config{}), map[string]*Grant{}
+	taken(a, last, loaded("a", 1, 10, Amount{3, 30}, Amount{3, 30}))
+	taken(a, last, joined("b", 2))
+	taken(a, last, joined("a", 1))
+	taken(a, last, wants("a", 1, 5, 70, Amount{2, 20}, 0))
+	taken(a, last, wants("b", 2, 0, 0, Amount{}, 9))
+	if g := last["b"]; g != nil && g.Accounts[0].Amount != (Amount{}) {
+		t.Errorf("b has a grant of %s, and a has one of epoch 5 that nobody knows", g.Accounts[0].Amount)
+	}
+}

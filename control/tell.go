@@ -10,7 +10,8 @@ import (
 )
 
 // tellLeast is the least time between news, tellDoubted while a replica doubts, and
-// tellEach what each of their rows asks for, since all replicas read all of it.
+// tellEach what each of their rows asks for, since all replicas read all of it. What a
+// replica has at an engine is a quarter of a row.
 const (
 	tellLeast   = Time(50e6)
 	tellDoubted = Time(10e6)
@@ -25,7 +26,7 @@ func (a *Allocator) tellEvery() Time {
 	if a.doubted() {
 		least = tellDoubted
 	}
-	return max(least, tellEach*Time(len(a.lives)*len(a.pool.Classes)))
+	return max(least, tellEach*Time(len(a.lives)*(4*len(a.pool.Classes)+len(a.pool.Engines)))/4)
 }
 
 // tell tells the replicas of each other, if there is something new. What they were told
@@ -41,7 +42,7 @@ func (a *Allocator) tell() {
 	for e := range a.pool.Engines {
 		a.news = a.news || a.accounts[e].beside != a.beside(e)
 	}
-	if !a.news || a.last < a.told+a.tellEvery() && a.nNews > 0 {
+	if !a.news || a.last < a.told+a.tellEvery() && (a.nNews > 0 || a.follows) {
 		return
 	}
 	a.news, a.told = false, a.last

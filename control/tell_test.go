@@ -164,6 +164,25 @@ func TestALaterLeaderTells(t *testing.T) {
 	}
 }
 
+// TestALaterLeaderKnowsFirst: one takes in the reports in the store before it hears who is
+// there, and tells nobody meanwhile that the others do nothing.
+func TestALaterLeaderKnowsFirst(t *testing.T) {
+	a := newTeller(t, 2, &Grant{Pool: "main", ID: ID{"x", "1"}, Lease: 101, Epoch: 1, Rev: 1}, &Grant{Pool: "main", ID: ID{"yy", "1"}, Lease: 102, Epoch: 1, Rev: 2})
+	for _, name := range []string{"x", "yy"} {
+		a.report(ID{name, "1"}, uses(0, 1))
+	}
+	a.join("x")
+	if a.last != nil {
+		t.Errorf("told %+v before all are there", a.last)
+	}
+	a.join("yy")
+	a.now += tellLeast
+	a.step(&Event{Kind: Tick})
+	if a.last == nil || len(a.last.Classes) != 2 {
+		t.Errorf("told %+v, want what both use", a.last)
+	}
+}
+
 // TestNewsArePaced: at most one in tellLeast, and of a large fleet less often.
 func TestNewsArePaced(t *testing.T) {
 	a := newTeller(t, 1)
@@ -197,6 +216,45 @@ func TestNewsAreSmall(t *testing.T) {
 	b, err := json.Marshal(a.last.Classes)
 	if want := `[{"replica":"x","boot":"1","class":"interactive","offered":7,"prompt_tokens":100,"pending_ns":-1,"pressed_ns":-1,"starting_ns":-1}]`; err != nil || string(b) != want {
 		t.Errorf("%s, %v; want %s", b, err, want)
+	}
+}
+
+// TestNewsOfManyEnginesAreBounded: half a megabyte a second at most, though somebody doubts
+// all the time and all say what they have at each of ten engines.
+func TestNewsOfManyEnginesAreBounded(t *testing.T) {
+	const replicas, engines, seconds = 20, 10, 2
+	p := &Pool{Name: "main", Replicas: replicas, Classes: []Class{{Name: "interactive"}}}
+	for e := range engines {
+		p.Engines = append(p.Engines, Engine{Name: fmt.Sprint("gpu", e), Total: Amount{800, 80000}})
+	}
+	a := &teller{Allocator: NewAllocator(p, 1, Config{}), t: t, now: 1e9}
+	id := func(i int) ID { return ID{fmt.Sprint("headgate-", i), "1234567890123"} }
+	for i := range replicas {
+		a.step(&Event{Kind: Join, Member: Member{ID: id(i), Lease: 1}})
+	}
+	bytes := 0
+	for n := range 200 * seconds { // as often as all report who doubt
+		a.now += 5e6
+		r := &Report{Pool: "main", ID: id(n % replicas), Lease: 1, Seq: uint64(n + 1), At: a.now, Heard: Heard{1234567, uint64(n)}}
+		c := ClassReport{Class: "interactive", Away: quietAway}
+		c.Away.Offered = uint64(n)
+		for e := range p.Engines {
+			r.Engines = append(r.Engines, EngineReport{
+				Engine: p.Engines[e].Name, Presence: Presence{Begun: uint64(100_000 + n), Ended: uint64(99_990 + n), Age: 12_345_678, Since: 123_456_789, Place: 1_234_567_890, Doubts: true},
+			})
+			c.Used = append(c.Used, Amount{2, 20000})
+		}
+		r.Classes = []ClassReport{c}
+		if a.step(&Event{Kind: Reported, Report: r}) {
+			b, err := json.Marshal(a.last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes += len(b)
+		}
+	}
+	if each := bytes / seconds; each == 0 || each > 500_000 {
+		t.Errorf("%d bytes a second, want 500,000 at most", each)
 	}
 }
 

@@ -148,16 +148,34 @@ var errNotTaken = errors.New("the replica did not take the request")
 type handover struct {
 	body  *bytes.Reader
 	asked atomic.Bool
-	begun atomic.Bool // some of it went out, or is about to
-	taken func()      // is told so
+	state atomic.Int32
+	taken func() // is told that it is begun
+}
+
+// The states of a handover, of which each is for good: some of it went out, or is about
+// to; nothing of it has, nor will.
+const (
+	handoverBegun = 1 + iota
+	handoverWithdrawn
+)
+
+func (b *handover) begun() bool { return b.state.Load() == handoverBegun }
+
+// withdraw keeps a body that has not begun from being sent, by a transport that is still
+// at it, and tells whether it has not.
+func (b *handover) withdraw() bool {
+	return b.state.CompareAndSwap(0, handoverWithdrawn) || b.state.Load() == handoverWithdrawn
 }
 
 func (b *handover) Read(p []byte) (int, error) {
 	if !b.asked.Load() {
 		return 0, errNotAsked
 	}
-	if !b.begun.Swap(true) {
+	switch {
+	case b.state.CompareAndSwap(0, handoverBegun):
 		b.taken()
+	case !b.begun():
+		return 0, errNotAsked
 	}
 	return b.body.Read(p)
 }
@@ -288,14 +306,14 @@ func (f *forwarder) carry(w *response, r *http.Request, pool *relay.Pool, call *
 	res, err := f.transport.RoundTrip(out)
 	if err == nil {
 		defer func() { _ = res.Body.Close() }()
-		if err = errNotTaken; sent.begun.Load() {
+		if err = errNotTaken; sent.begun() {
 			err = w.pass(res)
 		}
 	}
 	if err == nil {
 		return hopAnswered, nil
 	}
-	if ctx.Err() == nil && !sent.begun.Load() {
+	if ctx.Err() == nil && sent.withdraw() {
 		return hopUnreachable, nil
 	}
 	if !w.started {

@@ -649,3 +649,32 @@ func BenchmarkForward(b *testing.B) {
 		})
 	}
 }
+
+// TestHandover: a body that is served here is sent to nobody, though the replica has asked
+// for it and the transport comes for it late; and one that is on its way is not served
+// here.
+func TestHandover(t *testing.T) {
+	var taken int
+	body := func() *handover {
+		return &handover{body: bytes.NewReader([]byte("body")), taken: func() { taken++ }}
+	}
+	b := body()
+	if n, err := b.Read(make([]byte, 8)); n != 0 || err == nil {
+		t.Errorf("nobody has asked, and %d bytes go out: %v", n, err)
+	}
+	b.asked.Store(true)
+	if !b.withdraw() {
+		t.Error("nothing has gone out, and it can't be served here")
+	}
+	if n, err := b.Read(make([]byte, 8)); n != 0 || err == nil || taken != 0 {
+		t.Errorf("it is served here, and %d bytes go out: %v", n, err)
+	}
+	b = body()
+	b.asked.Store(true)
+	if n, err := b.Read(make([]byte, 8)); n != 4 || err != nil || taken != 1 {
+		t.Errorf("asked for, %d bytes go out: %v", n, err)
+	}
+	if b.withdraw() {
+		t.Error("it has gone out, and is served here too")
+	}
+}

@@ -315,9 +315,17 @@ func (p *Pool) Report() *control.Report {
 	r := &control.Report{Pool: p.cfg.Name, ID: p.cfg.Replica, Fingerprint: p.live().Fingerprint}
 	r.Lease, _ = f.holder.Lease()
 	r.Fill(p.table, &f.demands)
-	r.At, r.Heard = now, f.heard
+	r.Heard = f.heard
+	began := p.now()
 	for i := range r.Engines {
 		r.Engines[i].Presence = p.presenceLocked(i)
+	}
+	// What it counts had begun by the time that the report has, however long this took.
+	r.At = p.now()
+	for i := range r.Engines {
+		if v := &r.Engines[i].Presence; v.Begun > 0 {
+			v.Age += time.Duration(r.At - began)
+		}
 	}
 	if g, _, ok := f.holder.Grant(now); ok {
 		r.Epoch, r.Rev, r.GrantAge, r.News = g.Epoch, g.Rev, time.Duration(now-f.taken), f.heard.Seq

@@ -154,6 +154,11 @@ func (o *others) heard(l *control.LifeNews, came admission.Time) *peer {
 			break
 		}
 	}
+	if p.after > p.before+1e3 { // more than what is rounded
+		// One of the two processes was stopped together with its clock. What was known of
+		// the other's does not hold any more.
+		p = &peer{at: l.At, before: came}
+	}
 	p.after = min(p.after, p.before)
 	o.peers[l.ID] = p
 	return p

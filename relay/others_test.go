@@ -2,6 +2,7 @@ package relay
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -121,4 +122,49 @@ func TestOthersAreToldTheAdapter(t *testing.T) {
 	<-p.Wants()
 	s.wanted()
 	<-p.Wants()
+}
+
+// TestOthersClockStopped: a process that was stopped together with its clock, as one of a
+// virtual machine is that moves, is not taken to have made its reports when its clock says,
+// once something shows that it has not.
+func TestOthersClockStopped(t *testing.T) {
+	o := others{drift: 0.02, peers: map[control.ID]*peer{}}
+	report := func(at admission.Time, seq uint64) *control.LifeNews {
+		return &control.LifeNews{ID: control.ID{Replica: "b", Boot: "1"}, At: at, Heard: control.Heard{Epoch: 1, Seq: seq}}
+	}
+	o.heard(report(100e6, 0), 1000e6)
+	// Two seconds of ours are one of its.
+	o.echoes = append(o.echoes, echo{control.Heard{Epoch: 1, Seq: 1}, 2900e6})
+	if v := o.heard(report(1100e6, 1), 3000e6); v.before != 3000e6 || v.known {
+		t.Errorf("a report that heard of ours of 2900 ms is taken to be of %+v", v)
+	}
+	o.echoes = append(o.echoes, echo{control.Heard{Epoch: 1, Seq: 2}, 3050e6})
+	if v := o.heard(report(1200e6, 2), 3110e6); v.before < 3100e6 || !v.known || v.after != 3050e6 {
+		t.Errorf("the next one is taken to be of %+v", v)
+	}
+}
+
+// slow is an adapter of which it takes time to tell what it has.
+type slow struct{ engine.Shared }
+
+func (s *slow) Attending() engine.Attendance {
+	time.Sleep(10 * time.Millisecond)
+	return engine.Attendance{Begun: 1, As: time.Now(), Since: time.Now()}
+}
+
+// TestReportIsOfItsTime: a report says nothing of after the time that it has, since others
+// take what had begun for there before that.
+func TestReportIsOfItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{pool: func(c *Config) {
+			c.Replica = brkID
+			c.Engines[0].Adapter = &slow{c.Engines[0].Adapter.(engine.Shared)}
+		}})
+		pass(time.Second + 100*time.Millisecond)
+		now := time.Since(g.pool.cfg.Start)
+		r := g.pool.Report()
+		if v := r.Engines[0].Presence; r.At < admission.Time(now+10*time.Millisecond) || r.At-admission.Time(v.Age) > admission.Time(now+10*time.Millisecond) {
+			t.Errorf("asked at %v, with what was begun 10 ms later, the report is of %v, and of %v before", now, time.Duration(r.At), v.Age)
+		}
+	})
 }

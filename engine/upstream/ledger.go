@@ -53,7 +53,8 @@ const lately = 100 * time.Millisecond
 
 // attending tells what the adapter surely has at the engine: attempts that have had a
 // token, and that were heard of lately by somebody who has read all there is and waits
-// for more. What waits to be read may hold an end.
+// for more. What waits to be read may hold an end, so that what is there at once when it is
+// asked for, as behind a slow client, does not count as heard of.
 func (l *Ledger) attending() engine.Attendance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,9 +83,14 @@ type Place struct {
 	live, pending int
 
 	reads atomic.Bool
-	last  atomic.Int64 // when an event with data came, in ns since the ledger was made
+	since atomic.Int64 // when the owner began to wait, in ns since the ledger was made
+	last  atomic.Int64 // when an event with data came that was waited for, likewise
 	begun bool         // the ledger's mu
 }
+
+// waited is for how long an event is waited for at least that was not there before. One
+// that was may have come long ago, and behind it the last one.
+const waited = 200 * time.Microsecond
 
 // Enter takes an attempt in. It is to leave once.
 func (l *Ledger) Enter(streamed bool) *Place {
@@ -102,13 +108,18 @@ func (p *Place) answered() {
 }
 
 // Reading and Read bracket the wait for an event.
-func (p *Place) Reading() { p.reads.Store(true) }
-func (p *Place) Read()    { p.reads.Store(false) }
+func (p *Place) Reading() {
+	p.since.Store(int64(time.Since(p.ledger.since)))
+	p.reads.Store(true)
+}
+func (p *Place) Read() { p.reads.Store(false) }
 
 // Heard tells that the engine has given an event of the attempt: with a token, or not,
 // or the last one.
 func (p *Place) Heard(token, last bool) {
-	p.last.Store(int64(time.Since(p.ledger.since)))
+	if now := time.Since(p.ledger.since); now-time.Duration(p.since.Load()) >= waited {
+		p.last.Store(int64(now))
+	}
 	if !last && (!token || p.begun) {
 		return
 	}

@@ -32,8 +32,10 @@ func TestAttending(t *testing.T) {
 			{"wait", "", 2, 0, 140 * time.Millisecond, false},
 			{"token", "b", 2, 1, 0, false}, // a was not heard of for long
 			{"token", "a", 2, 0, 10 * time.Millisecond, false},
-			{"last", "a", 2, 1, 20 * time.Millisecond, false},
-			{"leave", "a", 2, 1, 30 * time.Millisecond, false},
+			{"buffered", "b", 2, 0, 70 * time.Millisecond, false},
+			{"token", "b", 2, 0, 70 * time.Millisecond, false},
+			{"last", "a", 2, 1, 10 * time.Millisecond, false},
+			{"leave", "a", 2, 1, 20 * time.Millisecond, false},
 			{"leave", "b", 2, 2, 0, true},
 		} {
 			time.Sleep(10 * time.Millisecond)
@@ -41,6 +43,7 @@ func TestAttending(t *testing.T) {
 			switch s.do {
 			case "enter":
 				places[s.of] = l.Enter(true)
+				places[s.of].Reading()
 			case "busy":
 				p.Read()
 			case "reads":
@@ -48,6 +51,13 @@ func TestAttending(t *testing.T) {
 			case "event", "token", "last":
 				p.Read()
 				p.Heard(s.do == "token", s.do == "last")
+				p.Reading()
+			case "buffered": // it came while the client was slow, and the end may have
+				p.Read()
+				time.Sleep(50 * time.Millisecond)
+				p.Reading()
+				p.Heard(true, false)
+				p.Read()
 				p.Reading()
 			case "leave":
 				p.Leave()
