@@ -27,6 +27,13 @@ type runner struct {
 	fx       []admission.Effect
 	events   []simengine.Event
 
+	backlog   *Backlog
+	recorded  int      // requests of the trace; those of the backlog are behind them
+	occupants []int32  // of the backlog's slots in the core, by slot
+	turns     []uint32 // generations of these slots
+	due       []refill // by time
+	offered   int      // requests of the backlog so far
+
 	prefilling []int32 // attempts with prompt left to compute, in the order in which the engine took them
 	prefilled  int64   // tokens by the engine's own count
 }
@@ -45,6 +52,7 @@ func newGate(t *admission.Table, capacity int) *gate {
 
 // flight is where one request is.
 type flight struct {
+	id     admission.ID
 	gate   int32
 	kept   int32 // tokens of output from earlier attempts
 	queued bool
@@ -70,8 +78,12 @@ type attempt struct {
 const progressEvery = 16
 
 // Simulate runs a trace through an arm.
-func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
-	r, err := simulation(t, arm)
+func Simulate(t *trace.Trace, arm *Arm) (*Run, error) { return SimulateWith(t, arm, nil) }
+
+// SimulateWith does so with a backlog beside the trace, nil for none. The backlog's
+// requests are the records behind the trace's.
+func SimulateWith(t *trace.Trace, arm *Arm, b *Backlog) (*Run, error) {
+	r, err := simulation(t, arm, b)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +94,7 @@ func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
 }
 
 // simulation is a run that has not begun.
-func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
+func simulation(t *trace.Trace, arm *Arm, b *Backlog) (*runner, error) {
 	requests := t.Entries
 	e, err := simengine.New(arm.Engine)
 	if err != nil {
@@ -90,7 +102,15 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 	}
 	r := &runner{
 		arm: arm, engine: e, classes: map[string]admission.Class{}, flights: make([]flight, len(requests)),
-		waits: map[int]int{}, sessions: map[string]uint32{},
+		waits: map[int]int{}, sessions: map[string]uint32{}, recorded: len(requests),
+	}
+	if arm.Table != nil {
+		for k := range arm.Table.Classes {
+			r.classes[arm.Table.Classes[k].Name] = admission.Class(k)
+		}
+	}
+	if err := r.stock(b); err != nil {
+		return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
 	}
 	if arm.Table != nil {
 		if arm.Fleet != nil {
@@ -98,10 +118,7 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 				return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
 			}
 		} else {
-			r.gates = []*gate{newGate(arm.Table, len(requests)+1)}
-		}
-		for k := range arm.Table.Classes {
-			r.classes[arm.Table.Classes[k].Name] = admission.Class(k)
+			r.gates = []*gate{newGate(arm.Table, len(requests)+len(r.occupants)+1)}
 		}
 	}
 	r.run.Records = make([]Record, len(requests))
@@ -113,6 +130,7 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 			return nil, arm.lacks(&q)
 		}
 		r.run.Records[i] = Record{Entry: q, Admitted: -1, Scheduled: -1, First: -1, Done: -1}
+		r.flights[i].id = admission.MakeID(1, uint32(i))
 	}
 	return r, nil
 }
@@ -147,6 +165,9 @@ func (r *runner) all(requests []trace.Entry) error {
 				return err
 			}
 		}
+		if err := r.refill(); err != nil {
+			return err
+		}
 		if r.fleet != nil {
 			if err := r.report(next == len(requests)); err != nil {
 				return err
@@ -168,6 +189,9 @@ func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bo
 	}
 	if t, busy := r.engine.Next(); busy && (!ok || time.Duration(t) < at) {
 		at, ok = time.Duration(t), true
+	}
+	if len(r.due) > 0 && (!ok || r.due[0].at < at) {
+		at, ok = max(r.due[0].at, r.now), true
 	}
 	serves := ok || r.queued > 0
 	sooner := func(t time.Duration) {
@@ -194,7 +218,7 @@ func (r *runner) arrive(i int) error {
 		return r.dispatch(nil, i, 0, 0)
 	}
 	return r.step(r.gate(i), &admission.Event{
-		Kind: admission.Offer, ID: admission.MakeID(1, uint32(i)), Class: r.classes[q.Class],
+		Kind: admission.Offer, ID: r.flights[i].id, Tenant: r.tenant(i), Class: r.classes[q.Class],
 		Prompt: int32(q.PromptTokens), Out: declared(q), N: 1, Session: r.session(i),
 	})
 }
@@ -271,7 +295,7 @@ func (r *runner) step(g *gate, ev *admission.Event) error {
 
 // do carries out one effect.
 func (r *runner) do(g *gate, e *admission.Effect) error {
-	i := int(e.ID.Slot())
+	i := r.index(e.ID)
 	switch e.Op {
 	case admission.Queued:
 		r.await(i, true)
@@ -291,15 +315,17 @@ func (r *runner) do(g *gate, e *admission.Effect) error {
 	case admission.Reject:
 		r.await(i, false)
 		r.run.Records[i].Outcome, r.run.Records[i].Cause = Rejected, e.Cause.String()
+		r.gone(i, refusedPause)
 	case admission.Done:
 		if q := &r.run.Records[i]; e.Cause != admission.CauseFinished {
 			q.Outcome, q.Cause = Failed, e.Cause.String()
 		}
+		r.gone(i, 0)
 	case admission.Reclaim:
 		q := &r.run.Records[i]
 		q.Reclaims++
 		// What is ended for a request that found a recall open counts for that.
-		c, own := r.waits[int(e.For.Slot())]
+		c, own := r.waits[r.index(e.For)]
 		if !own {
 			c = len(r.run.Recalls) - 1
 		}
@@ -334,7 +360,7 @@ func (r *runner) stage(g *gate, e *admission.Effect) {
 	switch e.Cause {
 	case admission.CauseRecallOpened:
 		g.recalls[e.Seq] = len(r.run.Recalls)
-		r.waits[int(e.For.Slot())] = len(r.run.Recalls)
+		r.waits[r.index(e.For)] = len(r.run.Recalls)
 		r.run.Recalls = append(r.run.Recalls, Recall{Class: r.arm.Table.Classes[e.Class].Name, Opened: r.now, Granted: -1, Settled: -1, Scheduled: -1})
 	case admission.CauseRecallGranted:
 		c := &r.run.Recalls[g.recalls[e.Seq]]
@@ -412,10 +438,11 @@ func (r *runner) take(ev *simengine.Event) error {
 // over reports the end of an attempt, confirmed by the engine's own word.
 func (r *runner) over(tag int32, why admission.Cause) error {
 	r.stopped(tag)
+	a := &r.attempts[tag]
 	if r.gates == nil {
+		r.gone(int(a.request), 0)
 		return nil
 	}
-	a := &r.attempts[tag]
 	g := r.gate(int(a.request))
 	delete(g.holds, a.hold)
 	r.run.Holds = append(r.run.Holds, Hold{Request: int(a.request), From: a.from, To: r.now, Loan: a.loan, Reclaimed: a.ended})
