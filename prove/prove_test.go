@@ -315,3 +315,77 @@ func TestFit(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanRefused: a plan that would prove nothing is refused.
+func TestPlanRefused(t *testing.T) {
+	e := engineOf(0.1)
+	limits := admission.Objective{First: time.Second}
+	made := func(events []journal.Event) *Recording {
+		r, err := Record(Source{Files: []string{file(t, "j.jsonl", lines(t, events))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	whole := written(t, aDay(5, 10*time.Minute, 0.5, true), observedArm(e), 10*time.Minute, limits)
+	for _, tt := range []struct {
+		name   string
+		events []journal.Event
+		change func(*Plan)
+		want   string
+	}{
+		{"too short", whole[:400], func(*Plan) {}, "needed are at least 100, better a whole day"},
+		{"no objective", written(t, aDay(5, 10*time.Minute, 0.5, true), observedArm(e), 10*time.Minute, admission.Objective{}), func(p *Plan) { p.Proposed.Table.Classes[0].Objective = admission.Objective{} }, "give --ttft or --e2e, or an objective in the policy"},
+		{"another class", whole, func(p *Plan) { p.Proposed.Table.Classes[0].Name = "chat" }, `of class "interactive", which the proposed policy does not have`},
+		{"too long", whole, func(p *Plan) { p.Batch.Prompt, p.Engine.MaxModelLen = 1300, 1400 }, "the engine's longest sequence is 1400"},
+		{"no block", whole, func(p *Plan) { p.Block = 0 }, "--block is 0s"},
+		{"small blocks", whole, func(p *Plan) { p.Block = time.Millisecond }, "of which the journal's 10m0s are at most 10000"},
+		{"all alike", whole, func(p *Plan) {
+			p.ModelGiven = false
+			for i := range p.Recording.Requests {
+				p.Recording.Requests[i].First = -1
+			}
+		}, "step times can't be fitted: of half of the journal's requests 0 have a first token"},
+	} {
+		p := plan(t, made(tt.events), e)
+		tt.change(p)
+		if _, err := Run(p); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: want %q, got %v", tt.name, tt.want, err)
+		}
+	}
+}
+
+// TestFewBlocks: with too few blocks there is no interval, and the page says so.
+func TestFewBlocks(t *testing.T) {
+	e := engineOf(0.1)
+	r, err := Record(Source{Files: []string{file(t, "j.jsonl", lines(t, tenMinutes(t)))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := plan(t, r, e)
+	p.Block = time.Minute
+	rep, err := Run(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep.Verdict != "inconclusive" || rep.Capacity.Interval.Low != nil || !strings.Contains(strings.Join(rep.Answer, " "), "could not tell: 10 blocks, needed are 20") {
+		t.Errorf("%s: %v", rep.Verdict, rep.Answer)
+	}
+}
+
+// TestDistrusted: each reason not to believe a replay is found and said.
+func TestDistrusted(t *testing.T) {
+	rep := &Report{Recording: Summary{Requests: 90, Prompt: 100, Cached: 30, Refused: map[string]int{"queue_full": 10}}}
+	late := 3.0
+	rep.Check = Check{Scored: 100, OnTimeRecorded: 90, OnTimeReplayed: 93, TTFT: TimeError{P95RecordedS: 1, P95ReplayedS: &late}, E2E: TimeError{MedianError: 0.3, MedianErrorMS: 400, P95RecordedS: 1}}
+	rep.distrust()
+	want := []string{"has 93 % on time, the journal 90 %", "first token is 1.00 s in the journal and 3.00 s", "whole answer is off by 30 %", "whole answer is 1.00 s in the journal and never", "30 % of the prompts' tokens", "10 of 100 requests could not be replayed"}
+	if len(rep.Distrust) != len(want) {
+		t.Fatalf("%q", rep.Distrust)
+	}
+	for i := range want {
+		if !strings.Contains(rep.Distrust[i], want[i]) {
+			t.Errorf("%q lacks %q", rep.Distrust[i], want[i])
+		}
+	}
+}

@@ -74,9 +74,6 @@ type Source struct {
 	From, To time.Time
 }
 
-// MinRequests is how many requests a recording needs at least.
-const MinRequests = 100
-
 // ErrTokens reports a journal that does not say how long answers were.
 var ErrTokens = errors.New("the journal has no token counts")
 
@@ -475,11 +472,8 @@ func (r *Recording) take(p *pool, engine string) error {
 		r.Requests = append(r.Requests, q)
 	}
 	slices.SortFunc(r.Requests, func(a, b Request) int { return cmp.Or(cmp.Compare(a.Arrival, b.Arrival), cmp.Compare(a.ID, b.ID)) })
-	switch {
-	case r.Uncounted*20 > ended:
+	if r.Uncounted*20 > ended {
 		return fmt.Errorf("%w: %d of %d answers of pool %s have no output_tokens or no prompt_tokens: allowed is one in 20", ErrTokens, r.Uncounted, ended, r.Pool)
-	case len(r.Requests) < MinRequests:
-		return fmt.Errorf("the journal has %d requests of pool %s that ended: needed are at least %d, better a whole day", len(r.Requests), r.Pool, MinRequests)
 	}
 	return nil
 }

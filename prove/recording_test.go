@@ -108,7 +108,6 @@ func TestRefused(t *testing.T) {
 			}
 			return e
 		}, Source{}, "the journal has no token counts: "},
-		{"too short", func(e []journal.Event) []journal.Event { return e[:300] }, Source{}, "requests of pool main that ended: needed are at least 100"},
 		{"nothing ended", func(e []journal.Event) []journal.Event { return e[:1] }, Source{}, "no request ended"},
 		{"forwarded", func(e []journal.Event) []journal.Event {
 			e[20].Kind, e[20].Peer = journal.Forwarded, "other"

@@ -43,9 +43,13 @@ type Batch struct {
 	Depth          int    // requests under way; 0: twice the slots
 }
 
-// Of a policy's report.
 const (
+	// MinRequests is how many requests a recording needs at least, and how many of them
+	// with an objective.
+	MinRequests = 100
+
 	level      = 0.95
+	maxBlocks  = 10_000
 	samples    = 10_000
 	fromShapes = 20 // recorded requests of the batch class, from which on their sizes are used
 )
@@ -129,8 +133,8 @@ const (
 // prepare makes the trace, and what "on time" means for each request.
 func (v *prover) prepare() error {
 	e, r := &v.Engine, v.Recording
-	if v.Block <= 0 {
-		return fmt.Errorf("--block is %v: allowed is a time above 0", v.Block)
+	if v.Block <= 0 || r.Length/v.Block > maxBlocks {
+		return fmt.Errorf("--block is %v: allowed is a time above 0 of which the journal's %v are at most %d", v.Block, r.Length.Round(time.Second), maxBlocks)
 	}
 	classes := v.Proposed.Table.Classes
 	if v.Batch.Class == "" {
@@ -173,6 +177,9 @@ func (v *prover) prepare() error {
 		}
 	}
 	v.trace = t
+	if n := len(v.kept); n < MinRequests {
+		return fmt.Errorf("the journal has %d requests of pool %s that ended and that the engine takes: needed are at least %d, better a whole day", n, r.Pool, MinRequests)
+	}
 	if n := v.count(v.scored); n < MinRequests {
 		return fmt.Errorf("the journal has %d requests of which it is known what on time is, and which are not of class %s: needed are at least %d; give --ttft or --e2e, or an objective in the policy, or a longer journal", n, v.Batch.Class, MinRequests)
 	}
@@ -290,37 +297,66 @@ func (v *prover) recordedOnTime(i int) bool {
 	return !q.Failed && within(v.limits[i], first-q.Arrival, q.Done-q.Arrival, tokens)
 }
 
-// scales is how often fitted step times are scaled by the replay of their own half.
-const scales = 4
+// Bounds of the factor on fitted step times, and how finely it is looked for. What needs
+// more is no bias of the regressions, and where the engine was overrun a small change of
+// speed is a large one of every wait.
+const (
+	mostScale  = 1.25
+	scaleSteps = 6
+	scaledTo   = 0.01 // off in the middle, that is good enough
+)
 
 // calibrated replays the present, with a model that was fitted if none was given, and
 // holds the replay against the record.
 func (v *prover) calibrated() (*side, error) {
-	fold := -1
-	if !v.ModelGiven {
-		f, err := FitModel(v.Recording, v.Engine.MaxNumSeqs)
-		if err != nil {
-			return nil, err
-		}
-		v.Engine.Model, v.Engine.Speed, v.report.Fit, fold = f.Model, 1, f, 1
-	}
-	for n := 0; ; n++ {
+	if v.ModelGiven {
 		present, err := v.replay(Present, v.PresentWords, v.Present, false)
+		if err == nil {
+			v.check(present, -1)
+		}
+		return present, err
+	}
+	f, err := FitModel(v.Recording, v.Engine.MaxNumSeqs)
+	if err != nil {
+		return nil, err
+	}
+	v.Engine.Model, v.report.Fit = f.Model, f
+	at := func(speed float64) (*side, float64, error) {
+		v.Engine.Speed = speed
+		s, err := v.replay(Present, v.PresentWords, v.Present, false)
+		if err != nil {
+			return nil, 0, err
+		}
+		return s, math.Log(v.ratio(s, 0)), nil
+	}
+	present, off, err := at(1)
+	if err != nil {
+		return nil, err
+	}
+	// Regressions of single requests leave a bias that their sum has not: steps are
+	// shared, and begin when others end. One factor takes it out.
+	low, high := 1.0, mostScale
+	if off < 0 {
+		low, high = 1/mostScale, 1
+	}
+	for n := 0; n < scaleSteps && math.Abs(off) > scaledTo; n++ {
+		speed := math.Sqrt(low * high)
+		s, left, err := at(speed)
 		if err != nil {
 			return nil, err
 		}
-		if fold >= 0 && n < scales {
-			// Regressions of single requests leave a bias that their sum has not: queues
-			// and steps that are shared. One factor takes it out.
-			if off := v.ratio(present, 0); math.Abs(off-1) > 0.01 && off > 0 {
-				v.Engine.Speed *= off
-				v.report.Fit.Scale = v.Engine.Speed
-				continue
-			}
+		if math.Abs(left) < math.Abs(off) {
+			present, off, f.Scale = s, left, speed
 		}
-		v.check(present, fold)
-		return present, nil
+		if left > 0 { // still too fast
+			low = speed
+		} else {
+			high = speed
+		}
 	}
+	v.Engine.Speed = f.Scale
+	v.check(present, 1)
+	return present, nil
 }
 
 // ratio is the median of recorded over replayed durations of one half.
@@ -422,7 +458,7 @@ func overlap(spans []span, from, to time.Duration) (all, loans float64) {
 func blocks(spans []span, n int, length time.Duration) []float64 {
 	sum := make([]float64, n)
 	for _, s := range spans {
-		for k := int(int64(s.from) * int64(n) / int64(length)); k < n; k++ {
+		for k := blockOf(s.from, n, length); k < n; k++ {
 			from, to := edge(k, n, length), edge(k+1, n, length)
 			if from >= s.to {
 				break
@@ -435,7 +471,12 @@ func blocks(spans []span, n int, length time.Duration) []float64 {
 
 // edge is where block k of n begins.
 func edge(k, n int, length time.Duration) time.Duration {
-	return time.Duration(int64(length) / int64(n) * int64(k))
+	return time.Duration(math.Round(float64(length) * float64(k) / float64(n)))
+}
+
+// blockOf is the block of n that a time is in.
+func blockOf(at time.Duration, n int, length time.Duration) int {
+	return min(int(float64(at)*float64(n)/float64(length)), n-1)
 }
 
 // compare makes the report of the replays.
@@ -477,7 +518,7 @@ func (v *prover) compare(sides []*side) {
 		if !v.scored[i] {
 			continue
 		}
-		b := &rep.Blocks[min(int(int64(q.Arrival)*int64(n)/int64(r.Length)), n-1)]
+		b := &rep.Blocks[blockOf(q.Arrival, n, r.Length)]
 		b.Offered++
 		b.OnTimePresent += one(present.onTime[i])
 		b.OnTimeProposed += one(lent.onTime[i])
