@@ -88,7 +88,7 @@ func (rep *Report) verdictWords() string {
 		return "Whether it does harm beyond the margin of " + margin + " could not be told."
 	case rep.OnTime.Differing == 0:
 		// An interval of nothing but zeros says nothing; the rule of three does.
-		return fmt.Sprintf("No harm: not one of %d blocks has fewer or more on time. That also happens in one run of twenty if %s of such blocks would.", n, percent(3/float64(n)))
+		return fmt.Sprintf("No harm: not one of %d blocks has fewer or more on time. That is also seen in one run of twenty if %s of such blocks differ.", n, percent(3/float64(n)))
 	}
 	return "No harm beyond the margin of " + margin + "."
 }
