@@ -87,7 +87,7 @@ func TestSteps(t *testing.T) {
 			if p.from <= from && from < p.to {
 				value += p.value
 			}
-			integral += p.value * max(0, (min(p.to, to) - max(p.from, from)).Seconds())
+			integral += p.value * max(0, (min(p.to, to)-max(p.from, from)).Seconds())
 		}
 		if have := s.at(from); math.Abs(have-value) > 1e-9 {
 			t.Fatalf("%v at %v, want %v", have, from, value)
