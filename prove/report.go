@@ -110,13 +110,16 @@ type Replay struct {
 // Check is the replay of the present against what the journal saw.
 type Check struct {
 	HeldOut        bool      `json:"held_out"` // of the half that the model was not fitted to
-	Requests       int       `json:"requests"`
-	Scored         int       `json:"scored"`
+	Scored         int       `json:"scored"`   // requests with an objective
 	OnTimeRecorded int       `json:"on_time_recorded"`
 	OnTimeReplayed int       `json:"on_time_replayed"`
 	Agree          int       `json:"agree"` // on time in both, or in neither
 	TTFT           TimeError `json:"ttft"`
 	E2E            TimeError `json:"e2e"`
+	// Others have none, such as batch. Theirs is shown and decides nothing: a client that
+	// sends its next request when the last one has ended waits as long as it likes.
+	Others   int       `json:"others"`
+	OtherE2E TimeError `json:"other_e2e"`
 }
 
 // TimeError is how far replayed times are from recorded ones: errors of single requests,

@@ -386,31 +386,27 @@ func quantile(x []float64, q float64) float64 {
 func (v *prover) check(s *side, fold int) {
 	c := &v.report.Check
 	c.HeldOut = fold >= 0
-	var first, whole timing
+	var first, whole, others timing
 	for i, q := range v.kept {
 		if fold >= 0 && v.Recording.fold(q.Arrival) != fold || q.Left || q.Failed {
 			continue
 		}
-		c.Requests++
 		r := &s.run.Records[i]
+		if !v.scored[i] {
+			c.Others++
+			others.add(q.Done-q.Arrival, r.Done-r.Arrival, r.Done >= 0)
+			continue
+		}
+		c.Scored++
 		if q.First >= 0 {
 			first.add(q.First-q.Arrival, r.First-r.Arrival, r.First >= 0)
 		}
 		whole.add(q.Done-q.Arrival, r.Done-r.Arrival, r.Done >= 0)
-		if v.scored[i] {
-			c.Scored++
-			if v.recordedOnTime(i) {
-				c.OnTimeRecorded++
-			}
-			if s.onTime[i] {
-				c.OnTimeReplayed++
-			}
-			if v.recordedOnTime(i) == s.onTime[i] {
-				c.Agree++
-			}
-		}
+		c.OnTimeRecorded += one(v.recordedOnTime(i))
+		c.OnTimeReplayed += one(s.onTime[i])
+		c.Agree += one(v.recordedOnTime(i) == s.onTime[i])
 	}
-	c.TTFT, c.E2E = first.error(), whole.error()
+	c.TTFT, c.E2E, c.OtherE2E = first.error(), whole.error(), others.error()
 }
 
 // timing is a pair of times of each request.

@@ -213,20 +213,23 @@ func (rep *Report) sections() []section {
 		replays.list = append(replays.list, r.Name+": "+r.About+".")
 	}
 	c := &rep.Check
-	half := "all requests that ended well"
+	half := ""
 	if c.HeldOut {
-		half = "the half of the requests that the step times were not fitted to"
+		half = ", of the half that the step times were not fitted to"
 	}
 	check := section{
 		title: "Is the replay like the day?",
-		lead: fmt.Sprintf("The replay of the present against the journal, of %s: %d. On time: %d of %d in the journal, %d in the replay; %d of them agree.",
-			half, c.Requests, c.OnTimeRecorded, c.Scored, c.OnTimeReplayed, c.Agree),
+		lead: fmt.Sprintf("The replay of the present against the journal, request by request: %d with an objective%s. On time: %d in the journal, %d in the replay; for %d the two agree.",
+			c.Scored, half, c.OnTimeRecorded, c.OnTimeReplayed, c.Agree),
 		head: []string{"", "error of one request, median", "p90", "p50, journal", "replay", "p95, journal", "replay"},
 	}
 	for _, t := range []struct {
 		name string
 		TimeError
-	}{{"first token", c.TTFT}, {"whole answer", c.E2E}} {
+	}{{"first token", c.TTFT}, {"whole answer", c.E2E}, {fmt.Sprintf("whole answer of the %d others", c.Others), c.OtherE2E}} {
+		if t.P95RecordedS == 0 {
+			continue // there are no such requests
+		}
 		p90 := "never"
 		if t.P90Error != nil {
 			p90 = percent(*t.P90Error)
