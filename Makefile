@@ -16,7 +16,7 @@ WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELLS = ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
-.PHONY: run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale fleet-sim fleet-sim-mutants soak clean
+.PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale fleet-sim fleet-sim-mutants soak clean
 
 run: build
 	./bin/headgate serve --demo
@@ -76,6 +76,14 @@ bench-live: build
 	./bin/headgate bench burst --seeds 1-20
 	./bin/headgate bench noharm --seeds 1-24
 	./bin/headgate bench storm --seeds 1-3
+
+# The plans of docs/experiments: in virtual time, and in real time on a machine that has
+# nothing else to do.
+experiments: build
+	tools/experiments.sh run sim bin/experiments
+
+experiments-live: build
+	tools/experiments.sh run live bin/experiments-live
 
 # They exit with 3 if a bar is not met. The limit of open files bounds the second.
 bench-overhead: build

@@ -33,7 +33,8 @@ import (
 // and their number is not used again.
 type Dir struct {
 	path string
-	next int // number of the next run
+	next int      // number of the next run
+	held *os.File // the plan's file, while nobody else may run it into this directory
 }
 
 const (
@@ -80,13 +81,35 @@ func Create(path string, p *Plan, m Manifest) (*Dir, error) {
 		return nil, fmt.Errorf("%s has runs by runner %s, not %s: allowed is a new directory", path, old.Runner, m.Runner)
 	case old.Version != m.Version:
 		return nil, fmt.Errorf("%s has runs by headgate %s, this is %s: allowed is a new directory", path, old.Version, m.Version)
+	case old.Program != "" && old.Program != m.Program:
+		return nil, fmt.Errorf("%s has runs by another build of headgate %s (%s, this is %s): allowed is a new directory", path, old.Version, old.Program, m.Program)
+	case m.Runner == Live && !old.Host.same(m.Host): // in virtual time a machine has no part in a run
+		return nil, fmt.Errorf("%s has runs of another machine (%+v, this is %+v): allowed is a new directory", path, old.Host, m.Host)
 	case !maps.Equal(old.Files, m.Files):
 		return nil, fmt.Errorf("%s has runs with other files, of the same names, than the plan finds now (%v, then %v): allowed is a new directory", path, m.Files, old.Files)
 	}
-	return Open(path)
+	d, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if d.held, err = os.Open(filepath.Join(path, planFile)); err != nil {
+		return nil, fmt.Errorf("evidence: %w", err)
+	}
+	if err := lock(d.held); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: another process runs the plan into it: %w", path, err), d.Close())
+	}
+	return d, nil
 }
 
-// Open opens a directory that there is.
+// Close lets others run the plan into the directory.
+func (d *Dir) Close() error {
+	if d.held == nil {
+		return nil
+	}
+	return d.held.Close()
+}
+
+// Open opens a directory that there is, for reading.
 func Open(path string) (*Dir, error) {
 	d := &Dir{path: path, next: 1}
 	files, err := os.ReadDir(filepath.Join(path, runsDir))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"time"
 
@@ -80,6 +81,10 @@ func (x *Executor) Execute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m, err := x.Dir.Manifest()
+	if err != nil {
+		return err
+	}
 	slots := x.Plan.Schedule(blocks)
 	done := func(s Slot) bool {
 		return slices.ContainsFunc(results, func(r Result) bool { return r.Block == s.Block && r.Arm == s.Arm })
@@ -103,7 +108,13 @@ func (x *Executor) Execute(ctx context.Context) error {
 			}
 			of = s.Block
 		}
+		if err := x.unchanged(m); err != nil {
+			return err
+		}
 		r, lines, err := x.run(ctx, s, drawn, results)
+		if err == nil { // a run that read another policy than was registered is not kept
+			err = x.unchanged(m)
+		}
 		if err != nil {
 			return fmt.Errorf("%s, arm %s: %w", x.Workloads.Sources[s.Block].Name, s.Arm, err)
 		}
@@ -116,6 +127,21 @@ func (x *Executor) Execute(ctx context.Context) error {
 			return err
 		}
 		x.tell(r, slots, results, e)
+	}
+	return nil
+}
+
+// unchanged tells whether the files that runs read are still those that the evidence
+// says.
+func (x *Executor) unchanged(m *Manifest) error {
+	for _, path := range x.Plan.runFiles() {
+		b, err := os.ReadFile(x.Plan.Path(path))
+		if err != nil {
+			return fmt.Errorf("plan: %w", err)
+		}
+		if was, ok := m.Files[path]; ok && was != hash(b) {
+			return fmt.Errorf("plan: %s has hash %s, at the first run it was %s: it was changed since; allowed is a new directory", path, hash(b), was)
+		}
 	}
 	return nil
 }

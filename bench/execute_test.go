@@ -62,6 +62,7 @@ func executor(t *testing.T, dir, change string, r Runner) *Executor {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = d.Close() })
 	return &Executor{Plan: p, Workloads: w, Dir: d, Runner: r}
 }
 
@@ -77,8 +78,12 @@ func TestExecuteGoesOn(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cut := &made{failAt: 4}
-	if err := executor(t, dir, "", cut).Execute(t.Context()); err == nil || !strings.Contains(err.Error(), "the engine did not start") {
+	first := executor(t, dir, "", cut)
+	if err := first.Execute(t.Context()); err == nil || !strings.Contains(err.Error(), "the engine did not start") {
 		t.Fatalf("a run that failed: %v", err)
+	}
+	if err := first.Dir.Close(); err != nil {
+		t.Fatal(err)
 	}
 	// A process that dies between a run's two files leaves the first.
 	if err := os.WriteFile(filepath.Join(dir, "runs", "004-x-y.requests.jsonl"), []byte("{}\n"), 0o600); err != nil {
@@ -91,6 +96,9 @@ func TestExecuteGoesOn(t *testing.T) {
 	}
 	if got := slices.Concat(cut.ran[:3], rest.ran); !slices.Equal(got, whole.ran) {
 		t.Errorf("ran %v and then %v, want %v", cut.ran[:3], rest.ran, whole.ran)
+	}
+	if err := x.Dir.Close(); err != nil {
+		t.Fatal(err)
 	}
 	again := &made{}
 	if err := executor(t, dir, "", again).Execute(t.Context()); err != nil || len(again.ran) != 0 {
@@ -253,5 +261,53 @@ func TestTimeline(t *testing.T) {
 `
 	if got := show(timeline(lines, nil, nil)); got != want {
 		t.Errorf("timeline without admission\n%swant\n%s", got, want)
+	}
+}
+
+// edits is a runner in whose second run somebody edits a file.
+type edits struct {
+	made
+	file string
+}
+
+func (e *edits) Run(ctx context.Context, j *Job) (*Observed, error) {
+	if len(e.ran) == 1 {
+		if err := os.WriteFile(e.file, []byte("classes: [other]\n"), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return e.made.Run(ctx, j)
+}
+
+// TestExecuteStopsAtAChangedPolicy: a policy that is edited while a plan runs is
+// another one; the run that may have read it is not kept, and none follows.
+func TestExecuteStopsAtAChangedPolicy(t *testing.T) {
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte("classes: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Parse(filepath.Join(dir, "plan.yaml"), []byte(strings.Replace(samplePlan, "policy: default", "policy: policy.yaml", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := p.Workloads()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := p.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Create(filepath.Join(dir, "evidence"), p, Manifest{Runner: p.Runner, Files: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &edits{file: policy}
+	if err := (&Executor{Plan: p, Workloads: w, Dir: d, Runner: r}).Execute(t.Context()); err == nil || !strings.Contains(err.Error(), "policy.yaml has hash") {
+		t.Errorf("error %v", err)
+	}
+	if results, err := d.Results(); err != nil || len(results) != 1 || len(r.ran) != 2 {
+		t.Errorf("%d runs were kept of %d, %v, want 1 of 2", len(results), len(r.ran), err)
 	}
 }

@@ -48,7 +48,7 @@ type Real struct {
 	Wall       time.Duration // on the monotonic clock
 	WallClock  time.Duration // the same on the wall clock
 	GCPause    time.Duration // the longest
-	Running    *float64      // requests in the engine before the first was sent
+	Running    *float64      // requests in the engine that were not sent by us, before the first or during the run
 	Restarted  string        // how it was seen, "" if it was not
 	CanRestart bool          // the engine tells enough to see one
 	Pressure   *time.Duration
@@ -130,7 +130,11 @@ func rateGate(lines []sim.RequestLine, g *Limits) Gate {
 	if len(sent) < 2 {
 		return unknown(GateRate, g.RateOff, "share", "fewer than two requests were sent")
 	}
-	off := math.Abs(float64(len(sent))/float64(offered)*(slices.Max(meant)-slices.Min(meant))/(slices.Max(sent)-slices.Min(sent)) - 1)
+	rate := float64(len(sent)) / float64(offered)
+	if span := slices.Max(meant) - slices.Min(meant); span > 0 { // what arrives all at once has no rate
+		rate *= span / (slices.Max(sent) - slices.Min(sent))
+	}
+	off := math.Abs(rate - 1)
 	return most(GateRate, off, g.RateOff, "share", "the rate at which requests were sent is off the trace's by so much; %d of %d were sent", len(sent), offered)
 }
 
@@ -186,7 +190,7 @@ func foreignGate(r *Real) Gate {
 	if r.Running == nil {
 		return unknown(GateForeign, 0, "requests", "the engine does not tell what it runs")
 	}
-	return most(GateForeign, *r.Running, 0, "requests", "the engine ran so many before anything was sent")
+	return most(GateForeign, *r.Running, 0, "requests", "the engine had so many that were not sent to it, before the first was or later")
 }
 
 func kvGate(e *Evidence, g *Limits) Gate {

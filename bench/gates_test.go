@@ -160,3 +160,17 @@ func TestGateLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestRateOfWhatArrivesAtOnce: requests that all arrive at one moment have no rate
+// that could be missed, but all have to be sent.
+func TestRateOfWhatArrivesAtOnce(t *testing.T) {
+	for _, delay := range []float64{0, 2} {
+		lines := []sim.RequestLine{{ArrivalMS: at(0), SentMS: at(0)}, {ArrivalMS: at(0), SentMS: at(delay)}}
+		if g := rateGate(lines, &sample(t).Gates); !g.OK || *g.Value != 0 {
+			t.Errorf("sent over %v ms: gate %+v, %v", delay, g, *g.Value)
+		}
+		if g := rateGate(append(lines, sim.RequestLine{ArrivalMS: at(0)}), &sample(t).Gates); g.OK {
+			t.Errorf("two of three sent: gate %+v", g)
+		}
+	}
+}

@@ -21,6 +21,10 @@ type Metric struct {
 	of     func(*measured) float64
 }
 
+// P99Requests are the requests of a run below which its ttft_p99 is its luck, and decides
+// nothing.
+const P99Requests = 500
+
 var metrics = []Metric{
 	{"on_time_share", "share", true, "interactive requests that were on time", func(m *measured) float64 { return share(m.met, len(m.interactive)) }},
 	{"ttft_p50", "s", false, "from arrival to first token, interactive; what was not completed is infinite", func(m *measured) float64 { return quantile(m.ttft, 50) }},

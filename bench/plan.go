@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 
 	"headgate/sim"
 	"headgate/trace"
@@ -89,6 +92,15 @@ type Arm struct {
 	Published string  `yaml:"published"` // static, static-queued, lending or lending-queued
 	Policy    string  `yaml:"policy"`    // a file, or DefaultPolicy
 	Proxy     *Proxy  `yaml:"proxy"`
+	// Slots is what an arm with admission takes the engine to have, and so how many
+	// requests it lets into it at once. 0 is what it has.
+	Slots int `yaml:"slots"`
+	// IdleAfter is in the place of a published arm's two seconds, where a plan's time
+	// is not the published one's. 0 leaves them.
+	IdleAfter Duration `yaml:"idle_after"`
+	// Reopen is in the place of a published arm's rule of when to lend again: idle,
+	// which it is if empty, or settled.
+	Reopen string `yaml:"reopen"`
 	// Speed is a further factor on the simulated engine's steps, by which an effect
 	// of known size is planted. 0 is 1.
 	Speed float64 `yaml:"speed"`
@@ -176,6 +188,7 @@ type Criterion struct {
 type Margin struct {
 	Value    float64
 	Relative bool
+	Points   bool // it was written in percentage points, which only a share has
 }
 
 // Limits of the gates; 0 is the default, DefaultLimits.
@@ -211,29 +224,34 @@ type Stop struct {
 type Duration time.Duration
 
 // UnmarshalYAML reads a duration as Go writes them.
-func (d *Duration) UnmarshalYAML(b []byte) error {
-	v, err := time.ParseDuration(unquoted(b))
+func (d *Duration) UnmarshalYAML(n ast.Node) error {
+	v, err := time.ParseDuration(n.GetToken().Value)
 	if err != nil {
-		return fmt.Errorf("%s is no duration: allowed are such as 250ms, 5s and 10m", unquoted(b))
+		return misread(n, "allowed are durations such as 250ms, 5s and 10m")
 	}
 	*d = Duration(v)
 	return nil
 }
 
+// misread is the error about a value of the wrong form, with its place.
+func misread(n ast.Node, allowed string) error {
+	t := n.GetToken()
+	return fmt.Errorf("%d:%d: value %s: %s", t.Position.Line, t.Position.Column, t.Value, allowed)
+}
+
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // UnmarshalYAML reads 5%, 0.5pp or a number.
-func (m *Margin) UnmarshalYAML(b []byte) error {
-	s := unquoted(b)
-	number, scale := s, 1.0
-	if n, ok := strings.CutSuffix(s, "%"); ok {
-		number, scale, m.Relative = n, 0.01, true
-	} else if n, ok := strings.CutSuffix(s, "pp"); ok {
-		number, scale = n, 0.01
+func (m *Margin) UnmarshalYAML(n ast.Node) error {
+	number, scale := n.GetToken().Value, 1.0
+	if s, ok := strings.CutSuffix(number, "%"); ok {
+		number, scale, m.Relative = s, 0.01, true
+	} else if s, ok := strings.CutSuffix(number, "pp"); ok {
+		number, scale, m.Points = s, 0.01, true
 	}
 	v, err := strconv.ParseFloat(number, 64)
-	if err != nil {
-		return fmt.Errorf("%s is no margin: allowed are 5%% of the baseline, 0.5pp of a share, and a number in the metric's unit", s)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return misread(n, "allowed are 5% of the baseline, 0.5pp of a share, and a number in the metric's unit")
 	}
 	m.Value = v * scale
 	return nil
@@ -245,8 +263,6 @@ func (m Margin) String() string {
 	}
 	return strconv.FormatFloat(m.Value, 'g', 6, 64)
 }
-
-func unquoted(b []byte) string { return strings.Trim(strings.TrimSpace(string(b)), `"'`) }
 
 // maxPlan bounds a plan's file, in bytes.
 const maxPlan = 1 << 20
@@ -273,6 +289,10 @@ func Parse(file string, b []byte) (*Plan, error) {
 	p := &Plan{raw: slices.Clone(b), file: file}
 	if err := yaml.UnmarshalWithOptions(b, p, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("plan %s: %w", file, readable(err))
+	}
+	// The reader takes the first document, and would leave what another says unsaid.
+	if doc, err := parser.ParseBytes(b, 0); err == nil && len(doc.Docs) > 1 {
+		return nil, fmt.Errorf("plan %s: a second document: allowed is one in a file", file)
 	}
 	sum := sha256.Sum256(b)
 	p.sha256 = hex.EncodeToString(sum[:])
@@ -474,8 +494,20 @@ func (p *Plan) validateArms(bad func(path string, value any, allowed string)) {
 		if len(ways) != 1 {
 			bad(at[:len(at)-1], ways, "one of direct, published, policy and proxy")
 		}
+		if s := p.Engine.Served; s != nil && !s.Priority && a.Direct != nil && len(a.Direct.Priority) > 0 {
+			bad(at+"direct.priority", a.Direct.Priority, "none on an engine that does not order by it; engine.served.priority: true says that it does")
+		}
 		if a.Published != "" && !slices.Contains(PublishedArms(), a.Published) {
 			bad(at+"published", a.Published, strings.Join(PublishedArms(), ", "))
+		}
+		if a.Slots < 0 || a.Slots > 0 && a.Policy == "" && a.Published == "" {
+			bad(at+"slots", a.Slots, "0 for the engine's own, or requests from 1 on of an arm with a policy")
+		}
+		if a.IdleAfter < 0 || a.IdleAfter > 0 && a.Published == "" {
+			bad(at+"idle_after", a.IdleAfter, "0, or a time of a published arm: a policy has its own")
+		}
+		if a.Reopen != "" && (a.Published == "" || a.Reopen != "idle" && a.Reopen != "settled") {
+			bad(at+"reopen", a.Reopen, "idle or settled, of a published arm: a policy has its own")
 		}
 		if x := a.Proxy; x != nil {
 			if !isURL(x.URL) {
@@ -560,8 +592,14 @@ func (p *Plan) validateCompare(bad func(path string, value any, allowed string))
 		if k.Margin.Value < 0 {
 			bad(at+".margin", k.Margin, "a margin from 0 on")
 		}
+		if k.Margin.Relative && k.Margin.Value >= 1 {
+			bad(at+".margin", k.Margin, "below 100% of the baseline")
+		}
 		if !k.Margin.Relative && k.Margin.Value > 1 && m.Unit == "share" {
 			bad(at+".margin", k.Margin, "at most 1 for a share: 0.5pp is half a hundredth")
+		}
+		if k.Margin.Points && m.Unit != "share" {
+			bad(at+".margin", fmt.Sprintf("%gpp", 100*k.Margin.Value), "a share of the baseline, as 5%, or a number of "+m.Unit+": only shares have percentage points")
 		}
 	}
 	for i := range c.NoHarm {

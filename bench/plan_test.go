@@ -167,3 +167,53 @@ func TestTenants(t *testing.T) {
 		t.Error("there are no tenants")
 	}
 }
+
+// TestWorkloadsRefuse: a class that no request has would be asked of nobody, and
+// copies of a trace would count as so many pairs.
+func TestWorkloadsRefuse(t *testing.T) {
+	dir := t.TempDir()
+	drawn, err := trace.Generate("metal-long-context-v1", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if _, err := drawn.WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a.jsonl", "b.jsonl"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ old, new, want string }{
+		{"ttft: 5s", "class: interactve, ttft: 5s", "on_time.class is interactve: allowed is a class of the traces: batch, interactive"},
+		{"batch: 10", "bacth: 10", "arm priority names the class bacth: allowed are classes of the traces: batch, interactive"},
+		{"profile: metal-long-context-v1, seeds: 1-4", "traces: .", "b.jsonl has the same requests as a.jsonl"},
+	} {
+		p, err := Parse(filepath.Join(dir, "plan.yaml"), []byte(strings.Replace(samplePlan, c.old, c.new, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Workloads(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", c.new, err, c.want)
+		}
+	}
+}
+
+// TestDoubts: a criterion that no run of the traces can be judged by is said before
+// they run.
+func TestDoubts(t *testing.T) {
+	for metric, want := range map[string]int{"ttft_p99": 1, "ttft_p95": 0} {
+		p, err := Parse("p.yaml", []byte(strings.Replace(samplePlan, "ttft_p99", metric, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := p.Workloads()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have, err := w.Doubts(); err != nil || len(have) != want || want > 0 && !strings.Contains(have[0], "seed1 has 9 that on_time asks") {
+			t.Errorf("%s: doubts %q, %v", metric, have, err)
+		}
+	}
+}

@@ -184,14 +184,18 @@ func Pairs(results []Result, baseline, treatment string) []Pair {
 
 // Manifest says where and by what a directory's runs were made.
 type Manifest struct {
-	PlanSHA256 string    `json:"plan_sha256"`
-	Name       string    `json:"name"`
-	Runner     string    `json:"runner"`
-	Version    string    `json:"version"` // of headgate
-	Created    time.Time `json:"created"`
-	Host       Host      `json:"host"`
+	PlanSHA256 string `json:"plan_sha256"`
+	Name       string `json:"name"`
+	Runner     string `json:"runner"`
+	Version    string `json:"version"` // of headgate
+	// Program is the hash of headgate's own file: two that were built from different
+	// work may have the same version.
+	Program string    `json:"program_sha256,omitempty"`
+	Created time.Time `json:"created"`
+	Host    Host      `json:"host"`
 	// Files are the SHA-256 of the files that the plan names, by their paths in it.
-	Files map[string]string `json:"files,omitempty"`
+	Files   map[string]string `json:"files,omitempty"`
+	Sources int               `json:"sources,omitempty"` // traces that the plan's workload had
 	// Deviations are what was done otherwise than the plan says.
 	Deviations []string `json:"deviations"`
 }
@@ -204,6 +208,13 @@ type Host struct {
 	Processor  string `json:"processor,omitempty"`
 	MemoryMiB  int    `json:"memory_mib,omitempty"`
 	Go         string `json:"go"`
+}
+
+// same tells whether a machine's runs can be paired with another's. How much memory
+// the kernel leaves differs by a little from one start to the next.
+func (h Host) same(o Host) bool {
+	h.MemoryMiB, o.MemoryMiB = 0, 0
+	return h == o
 }
 
 // ThisHost describes the machine that the program runs on.

@@ -73,7 +73,7 @@ func TestDirKeepsRuns(t *testing.T) {
 // refused, and requests that were changed are noticed.
 func TestDirRefuses(t *testing.T) {
 	p, path := sample(t), t.TempDir()
-	m := Manifest{Runner: Sim, Version: "v1", Files: map[string]string{"policy.yaml": "1"}}
+	m := Manifest{Runner: Sim, Version: "v1", Program: "a", Files: map[string]string{"policy.yaml": "1"}}
 	d, err := Create(path, p, m)
 	if err != nil {
 		t.Fatal(err)
@@ -94,10 +94,16 @@ func TestDirRefuses(t *testing.T) {
 	if _, err := Create(path, other, m); !errors.Is(err, ErrOtherPlan) {
 		t.Errorf("another plan: %v", err)
 	}
-	for _, change := range []Manifest{{Runner: Live, Version: "v1", Files: m.Files}, {Runner: Sim, Version: "v2", Files: m.Files}, {Runner: Sim, Version: "v1", Files: map[string]string{"policy.yaml": "2"}}} {
+	for _, change := range []Manifest{{Runner: Live, Version: "v1", Program: "a", Files: m.Files}, {Runner: Sim, Version: "v2", Program: "a", Files: m.Files}, {Runner: Sim, Version: "v1", Program: "a", Files: map[string]string{"policy.yaml": "2"}}, {Runner: Sim, Version: "v1", Program: "b", Files: m.Files}} {
 		if _, err := Create(path, p, change); err == nil {
 			t.Errorf("%+v goes on with runs of %+v", change, m)
 		}
+	}
+	if _, err := Create(path, p, m); err == nil || !strings.Contains(err.Error(), "another process runs the plan into it") {
+		t.Errorf("the same plan at the same time: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
 	}
 	if _, err := Create(path, p, m); err != nil {
 		t.Errorf("the same plan: %v", err)
@@ -116,7 +122,8 @@ func TestDirRefuses(t *testing.T) {
 func TestDirAfterACut(t *testing.T) {
 	p, path := sample(t), t.TempDir()
 	m := Manifest{Runner: Sim, Version: "v1"}
-	if _, err := Create(path, p, m); err != nil {
+	before, err := Create(path, p, m)
+	if err := errors.Join(err, before.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(path, "runs", "004-seed3-priority.requests.jsonl"), nil, 0o600); err != nil {
@@ -201,5 +208,28 @@ func TestMeasure(t *testing.T) {
 	}
 	if v := Measure(&o, nil); !math.IsNaN(v["on_time_share"]) || !math.IsNaN(v["ttft_p50"]) || !math.IsNaN(v["worst_minute"]) {
 		t.Errorf("of nothing: %v", v)
+	}
+}
+
+// TestDirOfAnotherMachine: live runs of two machines are no pairs; of more or less
+// free memory on one they are, and in virtual time any machine will do.
+func TestDirOfAnotherMachine(t *testing.T) {
+	for _, c := range []struct {
+		runner string
+		host   Host
+		ok     bool
+	}{{Live, Host{Processors: 4, MemoryMiB: 7}, false}, {Live, Host{Processors: 2, MemoryMiB: 7}, true}, {Sim, Host{Processors: 4}, true}} {
+		path := t.TempDir()
+		d, err := Create(path, sample(t), Manifest{Runner: c.runner, Host: Host{Processors: 2, MemoryMiB: 8}})
+		if err := errors.Join(err, d.Close()); err != nil {
+			t.Fatal(err)
+		}
+		d, err = Create(path, sample(t), Manifest{Runner: c.runner, Host: c.host})
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "another machine") {
+			t.Errorf("%s on %+v: %v", c.runner, c.host, err)
+		}
+		if err == nil {
+			_ = d.Close()
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -41,10 +42,72 @@ func (p *Plan) Workloads() (*Workloads, error) {
 	default:
 		err = w.logs()
 	}
+	if err == nil {
+		err = w.classes()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
 	}
 	return w, nil
+}
+
+// classes tells whether the plan names classes that the traces have. A class that is
+// written wrong would be asked of nobody, or have the priority of none.
+func (w *Workloads) classes() error {
+	have := map[string]bool{}
+	for i := range max(1, len(w.read)) { // drawn traces have the same classes
+		t, err := w.Trace(i)
+		if err != nil {
+			return err
+		}
+		for k := range t.Entries {
+			have[t.Entries[k].Class] = true
+		}
+	}
+	known := strings.Join(slices.Sorted(maps.Keys(have)), ", ")
+	if c := w.plan.OnTime.Class; !have[c] {
+		return fmt.Errorf("on_time.class is %s: allowed is a class of the traces: %s", c, known)
+	}
+	for i := range w.plan.Arms {
+		a := &w.plan.Arms[i]
+		var named []string
+		if a.Direct != nil {
+			named = slices.Sorted(maps.Keys(a.Direct.Priority))
+		}
+		if a.Proxy != nil {
+			named = slices.Sorted(maps.Keys(a.Proxy.Headers))
+		}
+		for _, c := range named {
+			if !have[c] {
+				return fmt.Errorf("arm %s names the class %s: allowed are classes of the traces: %s", a.Name, c, known)
+			}
+		}
+	}
+	return nil
+}
+
+// Doubts are criteria that the traces are too small for, in words: no run of them could
+// pass or fail such a plan.
+func (w *Workloads) Doubts() ([]string, error) {
+	c := &w.plan.Compare
+	if !slices.ContainsFunc(append(slices.Clone(c.NoHarm), c.Gain), func(k Criterion) bool { return k.Metric == "ttft_p99" }) {
+		return nil, nil
+	}
+	t, err := w.Trace(0)
+	if err != nil {
+		return nil, err
+	}
+	asked := 0
+	lines := w.plan.lines(t, &w.Sources[0], "")
+	for i := range lines {
+		if w.plan.OnTime.Of(&lines[i]) {
+			asked++
+		}
+	}
+	if asked >= P99Requests {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("a criterion asks ttft_p99, which needs %d requests a run: %s has %d that on_time asks, so the verdict will be inconclusive; ttft_p95 is one that it has", P99Requests, w.Sources[0].Name, asked)}, nil
 }
 
 // Files are the hashes of the files that the plan names, by their paths in it:
@@ -62,14 +125,7 @@ func (p *Plan) Files() (map[string]string, error) {
 			}
 		}
 	}
-	if s := p.Engine.Simulated; s != nil && s.Model != "" && !slices.Contains(simengine.Models(), s.Model) {
-		paths = append(paths, s.Model)
-	}
-	for i := range p.Arms {
-		if f := p.Arms[i].Policy; f != DefaultPolicy {
-			paths = append(paths, f)
-		}
-	}
+	paths = append(paths, p.runFiles()...)
 	hashes := map[string]string{}
 	for _, path := range paths {
 		if path == "" {
@@ -82,6 +138,21 @@ func (p *Plan) Files() (map[string]string, error) {
 		hashes[path] = hash(b)
 	}
 	return hashes, nil
+}
+
+// runFiles are the paths of the files that every run reads again: the step-time model
+// and the policies.
+func (p *Plan) runFiles() []string {
+	var paths []string
+	if s := p.Engine.Simulated; s != nil && s.Model != "" && !slices.Contains(simengine.Models(), s.Model) {
+		paths = append(paths, s.Model)
+	}
+	for i := range p.Arms {
+		if f := p.Arms[i].Policy; f != "" && f != DefaultPolicy {
+			paths = append(paths, f)
+		}
+	}
+	return paths
 }
 
 // Trace returns a source's trace as it is sent: cut, and sped up.
@@ -157,6 +228,9 @@ func (w *Workloads) add(file string, t *trace.Trace) error {
 	name := fileName(strings.Join(parts, "_"))
 	if slices.ContainsFunc(w.Sources, func(s Source) bool { return s.Name == name }) {
 		return fmt.Errorf("%s: another file is named %s too", file, name)
+	}
+	if i := slices.IndexFunc(w.read, func(o *trace.Trace) bool { return o.Hash() == t.Hash() }); i >= 0 {
+		return fmt.Errorf("%s has the same requests as %s: allowed is each trace once, since a pair that is repeated is no further pair", file, w.Sources[i].File)
 	}
 	w.Sources = append(w.Sources, Source{Name: name, Profile: t.Profile, Seed: t.Seed, File: file})
 	w.read = append(w.read, t)

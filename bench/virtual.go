@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"headgate/admission"
 	"headgate/sim"
 	"headgate/simengine"
 	"headgate/trace"
@@ -28,10 +29,15 @@ func (v *Virtual) Run(ctx context.Context, j *Job) (*Observed, error) {
 	if err != nil {
 		return nil, err
 	}
-	arm, err := v.arm(j, e)
+	seen := e
+	if j.Arm.Slots > 0 {
+		seen.MaxNumSeqs = j.Arm.Slots
+	}
+	arm, err := v.arm(j, seen)
 	if err != nil {
 		return nil, err
 	}
+	arm.Engine.MaxNumSeqs = e.MaxNumSeqs
 	j.Skip(e.MaxModelLen)
 	offered := *j.Trace
 	offered.Entries = nil
@@ -68,14 +74,27 @@ func (v *Virtual) Run(ctx context.Context, j *Job) (*Observed, error) {
 	return o, nil
 }
 
-// arm makes the simulator's of the plan's.
+// arm makes the simulator's of the plan's, on the engine as the arm sees it.
 func (v *Virtual) arm(j *Job, e simengine.Config) (*sim.Arm, error) {
 	a := j.Arm
 	switch {
 	case a.Direct != nil:
 		return &sim.Arm{Name: a.Name, Engine: e, Priority: a.Direct.Priority}, nil
 	case a.Published != "":
-		return named(a.Published, a.Name, e)
+		arm, err := named(a.Published, a.Name, e)
+		if err != nil {
+			return nil, err
+		}
+		for k := range arm.Table.Classes {
+			c := &arm.Table.Classes[k]
+			if a.IdleAfter > 0 {
+				c.IdleAfter = time.Duration(a.IdleAfter)
+			}
+			if a.Reopen == "settled" {
+				c.Reopen = admission.ReopenSettled
+			}
+		}
+		return arm, nil
 	}
 	arm, err := named(sim.Headgate, a.Name, e)
 	if err != nil || a.Policy == DefaultPolicy {

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -288,7 +290,7 @@ func (c *Config) Shared(i int, found map[string]Envelope) *control.Pool {
 	whole := found != nil || all.Slots > 0 && all.KVTokens > 0
 	s := &control.Pool{
 		Name: p.Name, Replicas: c.Control.replicas(), Survival: amount(Envelope(p.Control.Survival)),
-		Unit: amount(Envelope{KVTokens: p.unit()}),
+		Unit: amount(Envelope{KVTokens: p.unit()}), Fingerprint: c.Fingerprint(i),
 	}
 	var sum Envelope
 	for k := range p.Engines {
@@ -315,6 +317,21 @@ func (c *Config) Shared(i int, found map[string]Envelope) *control.Pool {
 		})
 	}
 	return s
+}
+
+// Fingerprint is of all that Shared makes a pool of, so that replicas with other files can
+// be told apart.
+func (c *Config) Fingerprint(i int) string {
+	p, h := &c.Pools[i], sha256.New()
+	fmt.Fprintf(h, "%d %+v %d\n", c.Control.replicas(), p.Control.Survival, p.unit())
+	for k := range p.Engines {
+		fmt.Fprintf(h, "engine %q %d %d\n", p.Engines[k].Name, p.Engines[k].Slots, p.Engines[k].KVTokens)
+	}
+	for k := range p.Classes {
+		cl := &p.Classes[k]
+		fmt.Fprintf(h, "class %q %q %s, %s, %s\n", cl.Name, cl.Guarantee, cl.Floor, cl.Unlent, cl.Ceiling)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:4])
 }
 
 // Fits tells what is wrong with a pool that Shared has made.

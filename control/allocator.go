@@ -26,6 +26,7 @@ type Allocator struct {
 	// early are reports that came before what they belong to: the last of each life.
 	early    map[ID]*Report
 	nHandoff uint64
+	nNoted   uint64
 	echoed   uint64 // whoever's grant is not later gets a new one, see life.echo
 	shared   Time   // when what nobody wants was last shared anew
 	news     bool   // replicas have something to be told of each other
@@ -92,13 +93,20 @@ type life struct {
 	made     Time // by its own clock
 	heard    Heard
 
-	classes  []classAt
-	floors   []Amount // by class, as granted
-	unlent   []Amount // by class, as granted
-	recall   bool     // what is above its grant is wanted by protected demand
-	gone     Time     // when its lease was seen to be over
-	until    Time     // when whatever it left is over at the latest
-	residual time.Duration
+	// fingerprint is of its configuration, differs that it is noted to be another.
+	fingerprint string
+	differs     bool
+	leaving     bool // it gives its lease back
+
+	classes []classAt
+	floors  []Amount // by class, as granted
+	unlent  []Amount // by class, as granted
+	recall  bool     // what is above its grant is wanted by protected demand
+	gone    Time     // when its lease was seen to be over
+	until   Time     // when whatever it left is over at the latest
+	// residual is the longest that it has asked for or been granted, promised what its last
+	// grant says.
+	residual, promised time.Duration
 	// echo is the revision after which a grant was written to every other once requests
 	// that a life that is gone had sent must have reached the engines: who has taken
 	// such a grant, and has asked an engine for a sample since, shows what is left. 0: not
@@ -295,12 +303,23 @@ func (a *Allocator) configure(p *Pool) {
 				l.retire(name, most(l.bound[f], l.survives[f]))
 			}
 		}
+		totals := make([]Amount, len(p.Engines))
+		for e := range totals {
+			if f := from[e]; f >= 0 && f < len(l.totals) {
+				totals[e] = l.totals[f]
+			}
+		}
 		l.granted, l.survives, l.used, l.bound = move(l.granted), move(l.survives), move(l.used), move(l.bound)
 		for i := range l.owed {
 			l.owed[i].amounts = move(l.owed[i].amounts)
 		}
 		a.reset(l, &old)
+		copy(l.totals, totals)
 		a.revive(l)
+		a.compare(l)
+	}
+	for e := range p.Engines {
+		a.measure(e)
 	}
 	a.echoed, a.news = a.rev, true // everybody is told
 }
@@ -387,10 +406,10 @@ func (a *Allocator) born(id ID) *life {
 	h := fnv.New64a()
 	h.Write([]byte(a.pool.Name + "\x00" + id.Replica))
 	n := len(a.accounts)
-	l := &life{id: id, rank: h.Sum64(), name: true, granted: make([]Amount, n), survives: make([]Amount, n), used: make([]Amount, n), bound: make([]Amount, n)}
+	l := &life{id: id, rank: h.Sum64(), name: true, residual: a.cfg.Residual, granted: make([]Amount, n), survives: make([]Amount, n), used: make([]Amount, n), bound: make([]Amount, n)}
 	for _, other := range a.lives {
 		if other.id.Replica == id.Replica {
-			other.name = false
+			a.unname(other)
 		}
 	}
 	a.reset(l, &a.pool)
@@ -429,8 +448,8 @@ func (a *Allocator) load(g *Grant) {
 	l.owed = []owed{{epoch: g.Epoch, rev: g.Rev - 1, lease: g.Lease, amounts: before}, {epoch: g.Epoch, rev: g.Rev, lease: g.Lease, amounts: now}}
 	a.bind(l)
 	// Whether it still has its lease the members tell.
-	l.live, l.loaded, l.gone, l.until = false, true, a.now, a.now+Time(a.cfg.Residual)
-	l.residual = a.cfg.Residual
+	l.residual, l.promised = max(a.cfg.Residual, g.Residual), g.Residual
+	l.live, l.loaded, l.gone, l.until = false, true, a.now, a.now+Time(l.residual)
 }
 
 func (a *Allocator) index(engine, class string) int {
@@ -449,15 +468,21 @@ func (a *Allocator) join(m *Member) {
 		l = a.born(m.ID)
 	}
 	for _, other := range a.lives {
-		other.name = other == l || other.name && other.id.Replica != m.Replica
+		if other != l && other.id.Replica == m.Replica {
+			a.unname(other)
+		}
 	}
+	l.name = true
 	switch {
 	case l.live && l.lease == m.Lease:
 		return
 	case l.live:
 		a.depart(l)
 	}
-	l.live, l.loaded, l.seen, l.at = true, false, false, a.now
+	if !l.loaded || l.lease != m.Lease {
+		a.tells(Joined, l, "") // else it was there before this leader
+	}
+	l.live, l.loaded, l.seen, l.leaving, l.at = true, false, false, false, a.now
 	if l.lease != m.Lease {
 		// What it had of grants is void, but until it reports under the new lease it may
 		// not know that yet.
@@ -469,9 +494,17 @@ func (a *Allocator) join(m *Member) {
 // depart notes that a lease is over.
 func (a *Allocator) depart(l *life) {
 	l.live, l.gone = false, a.now
-	l.until = a.now + Time(max(l.residual, a.cfg.Residual))
+	l.until = a.now + Time(l.residual)
+	if l.leaving {
+		a.tells(Left, l, "")
+	} else {
+		a.tells(Expired, l, "")
+	}
 	clear(l.granted)
 	l.echo = 0
+	if !l.name {
+		a.orphan(l)
+	}
 	for k := range l.classes {
 		l.classes[k] = classAt{used: l.classes[k].used, slack: never}
 	}
@@ -479,6 +512,7 @@ func (a *Allocator) depart(l *life) {
 	clear(l.presence)
 	a.news = true // that it does nothing any more
 	a.drop(l)
+	a.compare(l)
 }
 
 // report takes in what a replica says.
@@ -499,7 +533,9 @@ func (a *Allocator) report(r *Report) {
 		a.early[r.ID] = r
 		return
 	}
-	l.seq, l.told = r.Seq, r.News != 0
+	l.seq, l.told, l.fingerprint = r.Seq, r.News != 0, r.Fingerprint
+	l.leaving = r.Leaving
+	a.compare(l)
 	l.seen, l.at, l.had = true, a.now, r.Rev
 	a.news = a.news || a.doubted()
 	l.made, l.heard = r.At, r.Heard
@@ -535,15 +571,30 @@ func (a *Allocator) report(r *Report) {
 	}
 }
 
-// measure sets what there is of an engine where the configuration leaves that to it:
-// the least of what the replicas have heard from it.
+// compare notes whether a replica has the leader's configuration of the pool. Files change
+// at one after the other, so one that has not is no worse off for it: what it and the
+// leader both know counts as the leader has it, but for sizes, see measure.
+func (a *Allocator) compare(l *life) {
+	differs := l.live && l.fingerprint != "" && a.pool.Fingerprint != "" && l.fingerprint != a.pool.Fingerprint
+	if differs == l.differs {
+		return
+	}
+	l.differs = differs
+	switch {
+	case differs:
+		a.tells(Differs, l, fmt.Sprintf("its fingerprint is %s, the leader's %s", l.fingerprint, a.pool.Fingerprint))
+	case l.live:
+		a.tells(Agrees, l, "")
+	}
+}
+
+// measure sets what there is of an engine: the least of what the configuration says, if it
+// does, and of what the replicas have heard from it or have in theirs. One of them may
+// be right.
 func (a *Allocator) measure(n int) {
 	c := &a.accounts[n]
 	for r := range c.total {
-		if a.pool.Engines[c.engine].Total[r] != 0 {
-			continue
-		}
-		found := int64(0)
+		found := a.pool.Engines[c.engine].Total[r]
 		for _, l := range a.lives {
 			if v := l.totals[n][r]; l.live && v > 0 && (found == 0 || v < found) {
 				found = v
@@ -733,10 +784,32 @@ func (a *Allocator) bury() {
 // forget lets go of what survives of a replica that will not come back.
 func (a *Allocator) forget(name string) {
 	for _, l := range a.lives {
-		if !l.live && l.id.Replica == name {
-			l.name = false
+		if !l.live && l.id.Replica == name && l.name {
+			a.unname(l)
+			a.tells(Forgotten, l, "")
 		}
 	}
+}
+
+// unname notes that what survives is not a life's own any more. What it had begun on that
+// until now may still be in the engines, and is what it left like all else.
+func (a *Allocator) unname(l *life) {
+	if !l.name {
+		return
+	}
+	if l.name = false; l.live || !slices.ContainsFunc(l.survives, func(v Amount) bool { return v != (Amount{}) }) {
+		return
+	}
+	l.gone, l.until, l.echo = a.now, a.now+Time(l.residual), 0
+	a.orphan(l)
+}
+
+// orphan has a life that is gone be bound by what survived of it too.
+func (a *Allocator) orphan(l *life) {
+	for n := range l.used {
+		l.used[n] = most(l.used[n], l.survives[n])
+	}
+	a.bind(l)
 }
 
 // survival is what a life may have on an account without a lease.

@@ -11,8 +11,9 @@ type Config struct {
 	// Starve is for how long a request that has to borrow waits before it may have
 	// what others of its class have borrowed beyond an equal share.
 	Starve time.Duration
-	// Sustain is for how long an active class must have had slack before any is lent,
-	// LendCap the largest part of its idle guarantee that is, 0 to 1.
+	// Of a replica that has not been told of the others yet (News): Sustain is for how long
+	// an active class must have had slack before any is lent, LendCap the largest part of
+	// its idle guarantee that is, 0 to 1. Of the others their cores tell what is kept.
 	Sustain time.Duration
 	LendCap float64
 	// Stale is the age of a report after which its replica's guarantees are kept
@@ -26,9 +27,9 @@ type Config struct {
 	// may be under way to the engine, before gauges tell of it.
 	Settle time.Duration
 	// Residual is the least for which what a replica may have left in the engines stays
-	// reserved, if no gauge shows that it is gone. It has to be longer than an answer that a
-	// replica may have begun after its last report: what it reports is only the longest
-	// that it has had.
+	// reserved, if no gauge shows that it is gone. A replica ends what lasts longer than its
+	// last grant says, so it should be longer than an answer that one may begin before the
+	// leader has heard how long answers last.
 	Residual time.Duration
 }
 
@@ -50,7 +51,9 @@ func (c *Config) SetDefaults() {
 	}
 }
 
-// Validate reports every value that is out of range or contradicts another.
+// Validate reports every value that is out of range or contradicts another. What floors
+// sum to is compared with the envelope once it is whole: as long as an engine's size is not
+// known they may be of that one.
 func (p *Pool) Validate(bad func(path string, value any, allowed string)) {
 	if p.Replicas < 1 || p.Replicas > MaxReplicas {
 		bad("replicas", p.Replicas, fmt.Sprintf("1 to %d", MaxReplicas))
@@ -58,11 +61,13 @@ func (p *Pool) Validate(bad func(path string, value any, allowed string)) {
 	}
 	n := int64(p.Replicas)
 	var envelope Amount
+	whole := [resources]bool{true, true}
 	for i := range p.Engines {
 		e := &p.Engines[i]
 		envelope = plus(envelope, e.Total)
 		for r := range e.Total {
 			res := resource(r)
+			whole[r] = whole[r] && e.Total[r] > 0
 			if kept := p.Survival[r] * n; e.Total[r] > 0 && kept > e.Total[r] {
 				bad("survival."+res, p.Survival[r], fmt.Sprintf("at most %d: %d replicas keep %d of engine %s, which has %d", e.Total[r]/n, n, kept, e.Name, e.Total[r]))
 			}
@@ -92,7 +97,7 @@ func (p *Pool) Validate(bad func(path string, value any, allowed string)) {
 	}
 	for r := range floors {
 		left := envelope[r] - p.Survival[r]*n*int64(len(p.Engines))
-		if envelope[r] > 0 && left >= 0 && floors[r] > left { // below 0 the survival floors are what is wrong
+		if whole[r] && envelope[r] > 0 && left >= 0 && floors[r] > left { // below 0 the survival floors are what is wrong
 			bad("classes", floors[r], fmt.Sprintf("floors of %s that sum to at most %d: the envelope of %d without the survival floors of %d replicas", resource(r), left, envelope[r], n))
 		}
 	}

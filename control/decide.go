@@ -50,9 +50,13 @@ func (a *Allocator) decide() {
 	a.echo()
 	urgent := slices.ContainsFunc(t.asks, func(q asking) bool { return q.urgent })
 	for i, l := range t.lives {
+		if !l.seen {
+			// Its file may say less of an engine than the leader's.
+			continue
+		}
 		// What was idle when it was taken may be in use by the time that this is known.
 		recall := (l.recall || urgent && t.short[i]) && !coversAll(now[i], l.used)
-		if recall, l.recall = recall && !l.recall, recall; recall || !slices.Equal(now[i], l.granted) || l.rev == 0 && l.seen || a.survivesMore(l) || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
+		if recall, l.recall = recall && !l.recall, recall; recall || !slices.Equal(now[i], l.granted) || l.rev == 0 || a.survivesMore(l) || a.lastsLonger(l) || l.rev <= a.echoed || rebalance && a.floorsMoved(i) {
 			a.write(i, now[i])
 		}
 	}
@@ -391,12 +395,15 @@ func (a *Allocator) survivesMore(l *life) bool {
 	return false
 }
 
+// lastsLonger tells whether a life has asked for more time than its grant says.
+func (a *Allocator) lastsLonger(l *life) bool { return l.seen && l.rev != 0 && l.residual > l.promised }
+
 // write gives life i a new grant.
 func (a *Allocator) write(i int, amounts []Amount) {
 	l := a.t.lives[i]
 	a.rev++
 	g := &Grant{
-		Pool: a.pool.Name, ID: l.id, Lease: l.lease, Epoch: a.epoch, Rev: a.rev, Recall: l.recall, Echo: slices.ContainsFunc(a.lives, func(l *life) bool { return !l.live && l.echo != 0 }),
+		Pool: a.pool.Name, ID: l.id, Lease: l.lease, Epoch: a.epoch, Rev: a.rev, Residual: l.residual, Fingerprint: a.pool.Fingerprint, Recall: l.recall, Echo: slices.ContainsFunc(a.lives, func(l *life) bool { return !l.live && l.echo != 0 }),
 		Accounts: make([]Account, len(a.accounts)), Classes: make([]ClassGrant, len(a.pool.Classes)),
 	}
 	if q := &a.t.asks[i]; q.class >= 0 {
@@ -406,7 +413,7 @@ func (a *Allocator) write(i int, amounts []Amount) {
 		g.Handoff = l.handoff.Seq
 	}
 	copy(l.granted, amounts)
-	l.rev = a.rev
+	l.rev, l.promised = a.rev, l.residual
 	l.owe(owed{epoch: a.epoch, rev: a.rev, lease: l.lease, amounts: slices.Clone(amounts)})
 	a.bind(l)
 	for _, v := range l.retired {
@@ -517,6 +524,12 @@ func (a *Allocator) drop(l *life) {
 		a.note(l.handoff, Dropped)
 		l.handoff = nil
 	}
+}
+
+// tells notes what happens to a replica.
+func (a *Allocator) tells(s Stage, l *life, why string) {
+	a.nNoted++
+	a.fx = append(a.fx, Effect{Op: Note, Handoff: Handoff{Seq: a.nNoted, Pool: a.pool.Name, To: l.id.Replica, From: []string{}, Why: why, Stage: s, At: a.now}})
 }
 
 func (a *Allocator) note(h *handoff, s Stage) {

@@ -35,9 +35,14 @@
 // replica may have left in the engines stays reserved as its residual: all that it
 // was bound by, not only what it last reported, since it may have admitted until
 // the end. The residual falls with what the engines' gauges can't show any more
-// beside the live replicas' ledgers, and ends at the latest when the longest of
-// its requests must be over. A grant names the lease it was made under; a replica
-// that comes back has a new one, and none of its old grants count.
+// beside the live replicas' ledgers, and ends at the latest after a time that the grant has
+// said. A replica asks for as much time as the longest that it has had is predicted to
+// take; what a grant has not said yet does not count. A replica that has lost its lease
+// gives up by then, less what that takes, what it has beyond what survives
+// (Holder.Due), whatever it believes: only another grant puts that off, since a
+// leader that writes one has counted what the replica has. A grant names the lease it
+// was made under; a replica that comes back has a new one, and none of its old grants
+// count.
 //
 // Everything a new leader has to know is in the store: each grant carries the
 // bound that holds until it is acknowledged. Leaders are fenced by their epoch,

@@ -22,6 +22,9 @@ type Holder struct {
 	epoch uint64
 	rev   uint64 // of the last grant that was taken, whether or not it is in force
 	grant *Grant // in force, or the last that was: what survives is in it
+	// end is that of the lease that the grant is under, as it was last heard of.
+	end      Time
+	residual time.Duration // that was announced last
 }
 
 // NewHolder returns a holder without a lease. drift is from 0 to below 1.
@@ -37,10 +40,15 @@ func (h *Holder) Leased(lease int64, sent Time, ttl time.Duration) {
 		h.lease, h.until = lease, 0
 	}
 	h.until = max(h.until, sent+Time(float64(ttl)*(1-h.drift)))
+	if h.grant != nil && h.grant.Lease == h.lease {
+		h.end = h.until
+	}
 }
 
-// Lost notes that the lease is over before its time.
-func (h *Holder) Lost() { h.lease, h.until = 0, 0 }
+// Lost notes that the lease is over before its time, or is about to be.
+func (h *Holder) Lost(now Time) {
+	h.lease, h.until, h.end = 0, 0, min(h.end, now)
+}
 
 // Take offers a grant. It is refused, with the reason, if it is another's, made
 // under another lease, or not newer than what was taken before.
@@ -57,8 +65,72 @@ func (h *Holder) Take(now Time, g *Grant) error {
 	case now >= h.until:
 		return fmt.Errorf("grant %d came after the end of its lease", g.Rev)
 	}
-	h.epoch, h.rev, h.grant = g.Epoch, g.Rev, g
+	h.epoch, h.rev, h.grant, h.end = g.Epoch, g.Rev, g, h.until
 	return nil
+}
+
+// EndTime is what it takes at most for an attempt that a replica gives up to be over in
+// the engine.
+const EndTime = 2 * time.Second
+
+// Due is when what the replica has beyond what survives has to be given up, unless a
+// grant is in force by then: what is reserved for it is somebody else's soon after. ok is
+// false while it has had no grant. A new lease alone changes nothing, since the leader may
+// know of it too late; a grant under it does.
+func (h *Holder) Due() (at Time, ok bool) {
+	if h.grant == nil {
+		return 0, false
+	}
+	// The leader's clock may be as much ahead of the store's as this one is behind it.
+	return h.end + max(Time(float64(h.grant.Residual)*(1-h.drift)/(1+h.drift))-Time(EndTime), 0), true
+}
+
+// Residual is what the replica has to announce for what lasts d not to be given up. It never
+// falls, and rises in steps, since each is a grant to be written.
+func (h *Holder) Residual(d time.Duration) time.Duration {
+	if need := time.Duration(float64(d+EndTime) * (1 + h.drift) / (1 - h.drift)); d > 0 && need > h.residual {
+		h.residual = need + need/8
+	}
+	return h.residual
+}
+
+// Attempt is what runs for a request, or is about to.
+type Attempt struct {
+	Engine, Class string
+	Amount        Amount // that it has at least
+}
+
+// Overdue returns which of the attempts have to be given up once they are due, the first
+// before later ones, until what is left is within what survives. r says what the replica
+// has.
+func (h *Holder) Overdue(r *Report, running []Attempt) (ends []int) {
+	left := map[string]Amount{}
+	for i := range r.Engines {
+		left["engine "+r.Engines[i].Engine] = r.Engines[i].Used
+	}
+	for i := range r.Classes {
+		for _, v := range r.Classes[i].Used {
+			left["class "+r.Classes[i].Class] = plus(left["class "+r.Classes[i].Class], v)
+		}
+	}
+	survives, limited := map[string]Amount{}, map[string]bool{}
+	for i := range h.grant.Accounts {
+		c := &h.grant.Accounts[i]
+		if c.Class != "" {
+			survives["class "+c.Class], limited["class "+c.Class] = c.Survival, true
+			continue
+		}
+		survives["engine "+c.Engine] = c.Survival
+	}
+	for i := range running {
+		engine, class := "engine "+running[i].Engine, "class "+running[i].Class
+		if within(left[engine], survives[engine]) && (!limited[class] || within(left[class], survives[class])) {
+			continue
+		}
+		left[engine], left[class] = minus(left[engine], running[i].Amount), minus(left[class], running[i].Amount)
+		ends = append(ends, i)
+	}
+	return ends
 }
 
 // Grant returns the last grant that was taken, nil before the first; until when it

@@ -10,9 +10,11 @@ type Status struct {
 	Revision uint64 `json:"revision"`
 	// Published numbers what its leader has published of it, so that one that is read
 	// again is not taken for news. It is the shell's.
-	Published uint64          `json:"published"`
-	Accounts  []AccountStatus `json:"accounts"`
-	Replicas  []ReplicaStatus `json:"replicas"`
+	Published uint64 `json:"published"`
+	// Fingerprint is of the leader's configuration of the pool.
+	Fingerprint string          `json:"fingerprint,omitempty"`
+	Accounts    []AccountStatus `json:"accounts"`
+	Replicas    []ReplicaStatus `json:"replicas"`
 }
 
 // AccountStatus is an engine, or a class with a ceiling.
@@ -30,7 +32,9 @@ type ReplicaStatus struct {
 	ID
 	Lease int64 `json:"lease"`
 	// Live: it has its lease. Else what it may have left is reserved as its residual.
-	Live         bool          `json:"live"`
+	Live bool `json:"live"`
+	// Fingerprint of its configuration, "" while it has said none.
+	Fingerprint  string        `json:"fingerprint,omitempty"`
 	Revision     uint64        `json:"revision"`
 	Acknowledged uint64        `json:"acknowledged"`
 	Accounts     []ShareStatus `json:"accounts"`
@@ -69,7 +73,7 @@ func (a *Allocator) Pool() string { return a.pool.Name }
 
 // Status returns the present state. It shares nothing with the allocator.
 func (a *Allocator) Status() *Status {
-	s := &Status{Pool: a.pool.Name, Epoch: a.epoch, Revision: a.rev, Accounts: []AccountStatus{}, Replicas: []ReplicaStatus{}}
+	s := &Status{Pool: a.pool.Name, Epoch: a.epoch, Revision: a.rev, Fingerprint: a.pool.Fingerprint, Accounts: []AccountStatus{}, Replicas: []ReplicaStatus{}}
 	for c := range a.accounts {
 		acc := &a.accounts[c]
 		v := AccountStatus{Total: acc.total, Foreign: acc.foreign, Free: a.free(c)}
@@ -78,7 +82,7 @@ func (a *Allocator) Status() *Status {
 	}
 	live := 0
 	for _, l := range a.lives {
-		v := ReplicaStatus{ID: l.id, Lease: l.lease, Live: l.live, Revision: l.rev, Acknowledged: l.had, Accounts: []ShareStatus{}}
+		v := ReplicaStatus{ID: l.id, Lease: l.lease, Live: l.live, Fingerprint: l.fingerprint, Revision: l.rev, Acknowledged: l.had, Accounts: []ShareStatus{}}
 		if !l.live {
 			v.Residual = time.Duration(l.until - l.gone)
 		}

@@ -206,6 +206,10 @@ func print1(out *strings.Builder, e *Effect, revs map[string]uint64) {
 		fmt.Fprintf(out, "remove %s\n", e.ID.Replica)
 	case Note:
 		h := &e.Handoff
+		if !h.Stage.OfHandoff() {
+			fmt.Fprintf(out, "%s %s\n", h.To, h.Stage)
+			return
+		}
 		fmt.Fprintf(out, "handoff %d to %s for %s from %v want %v: %s after %v\n", h.Seq, h.To, h.Class, h.From, h.Want, h.Stage, h.Since)
 	}
 }

@@ -124,7 +124,7 @@ func TestWhatWasToldIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestWhoIsGoneWaitsNoMore: of one that had no capacity at all nothing else changes.
+// TestWhoIsGoneWaitsNoMore: of one that had no slot nothing else changes that counts.
 func TestWhoIsGoneWaitsNoMore(t *testing.T) {
 	a := newTeller(t, 1)
 	x := a.join("x")
@@ -140,8 +140,8 @@ func TestWhoIsGoneWaitsNoMore(t *testing.T) {
 	within := func() bool {
 		return slices.ContainsFunc(a.last.Classes, func(c ClassNews) bool { return c.ID == y && c.Within })
 	}
-	if !within() || a.find(y).bound[0] != (Amount{}) {
-		t.Fatalf("told %+v, want that y waits within the floor; it is bound by %v, and should have nothing", a.last, a.find(y).bound)
+	if !within() || a.find(y).bound[0][0] != 0 {
+		t.Fatalf("told %+v, want that y waits within the floor; it is bound by %v, and should have no slot", a.last, a.find(y).bound)
 	}
 	a.step(&Event{Kind: Gone, Member: Member{ID: y, Lease: 102}})
 	a.rest()

@@ -26,10 +26,12 @@ type Pool struct {
 	Replicas int
 	// Unit is one request's need: a share of less is of no use.
 	Unit Amount
+	// Fingerprint is of the configuration that all of this is from; "": nobody compares it.
+	Fingerprint string
 }
 
 // Engine is one engine of a pool. Total may be zero where only the replicas know,
-// who have asked it.
+// who have asked it. Where one of them says less, that counts.
 type Engine struct {
 	Name  string
 	Total Amount
@@ -80,6 +82,11 @@ type Grant struct {
 	// Echo: a report with a sample of each engine that was asked for after this grant
 	// was taken is wanted, since it shows what somebody who is gone has left there.
 	Echo bool `json:"echo,omitempty"`
+	// Residual is for how long what the replica has stays reserved for it from the end of its
+	// lease. It ends by then what still runs.
+	Residual time.Duration `json:"residual_ns"`
+	// Fingerprint is of the leader's configuration of the pool.
+	Fingerprint string `json:"fingerprint,omitempty"`
 	// Handoff is the number of the handoff that it is a part of, 0 of none; For is the
 	// class that wants it.
 	Handoff uint64 `json:"handoff,omitempty"`
@@ -121,6 +128,10 @@ type Report struct {
 	GrantAge time.Duration `json:"grant_age_ns"`
 	// News is the number of those that the core was told last, 0 of none.
 	News uint64 `json:"news,omitempty"`
+	// Leaving: it gives its lease back after this report.
+	Leaving bool `json:"leaving,omitempty"`
+	// Fingerprint is of its configuration of the pool, see Pool.
+	Fingerprint string `json:"fingerprint,omitempty"`
 	// At is when it was made, by the replica's own clock, and Heard the last news that had
 	// come by then. Whoever reads both of others can tell the order of some moments without
 	// another clock.
@@ -128,8 +139,8 @@ type Report struct {
 	Heard   Heard          `json:"heard"`
 	Engines []EngineReport `json:"engines"`
 	Classes []ClassReport  `json:"classes"`
-	// Residual is for how long at most what it has admitted goes on, or did of whatever it
-	// has had.
+	// Residual is for how long what it has admitted may go on when its lease is over: it
+	// asks for that to be reserved. Until a grant says so, what grants have said counts.
 	Residual time.Duration `json:"residual_ns"`
 }
 
@@ -335,6 +346,24 @@ const (
 	Dropped Stage = "dropped"
 )
 
+// What else happens to a replica is noted like a stage of a handoff: To is whose it is.
+const (
+	// Joined: it has a lease. Left: it has given that back. Expired: that has run out.
+	Joined  Stage = "joined"
+	Left    Stage = "left"
+	Expired Stage = "expired"
+	// Forgotten: what survives of it is let go of, as an operator wants it.
+	Forgotten Stage = "forgotten"
+	// Differs: it has another configuration of the pool than the leader; Agrees: not any more.
+	Differs Stage = "differs"
+	Agrees  Stage = "agrees"
+)
+
+// OfHandoff tells whether a stage is one of a handoff.
+func (s Stage) OfHandoff() bool {
+	return s == Prepared || s == Applied || s == Drained || s == Committed || s == Dropped
+}
+
 // Handoff moves capacity from replicas that lend it, or hold it idle, to one that
 // wants it.
 type Handoff struct {
@@ -343,6 +372,7 @@ type Handoff struct {
 	To    string        `json:"to"`
 	Class string        `json:"class,omitempty"`
 	From  []string      `json:"from"`
+	Why   string        `json:"why,omitempty"`
 	Want  Amount        `json:"want"`
 	Stage Stage         `json:"stage"`
 	At    Time          `json:"-"`        // of the stage

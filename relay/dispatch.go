@@ -33,8 +33,11 @@ func (a *attempt) terms() terms {
 	p, r := a.pool, a.record
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r.cancel = a.cancel
-	if r.reclaimed {
+	r.cancel, r.stop = a.cancel, a.cancel
+	switch {
+	case r.overdue:
+		a.cancel(errOverdue)
+	case r.reclaimed:
 		a.cancel(errReclaimed)
 	}
 	e, req := int(a.admit.Engine), a.call.Request

@@ -135,6 +135,8 @@ type Config struct {
 	Keepalive time.Duration
 	// MaxAnswer bounds an answer that is assembled, in bytes.
 	MaxAnswer int
+	// Fingerprint is of the pool's configuration, as the leader of a fleet has it.
+	Fingerprint string
 	// Replica is this one's name and life in a fleet whose replicas share the engines;
 	// zero: the pool has them to itself. ClockDrift is the part of a lease's time by
 	// which clocks may differ.
@@ -184,4 +186,5 @@ var (
 	errIdle      = errors.New("the engine was silent for too long")
 	errReclaimed = errors.New("the loan was ended")
 	errShutdown  = errors.New("the gateway is shutting down")
+	errOverdue   = errors.New("what is reserved for the attempt ends, and its lease is over")
 )

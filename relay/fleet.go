@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,20 +19,22 @@ import (
 type fleet struct {
 	holder *control.Holder
 	wants  chan struct{}
-	later  atomic.Bool    // it will be wanted
-	ok     bool           // the grant was in force when the table was last made
-	until  admission.Time // when that is over, as the core was told
+	// differs: the leader was seen to have another configuration of the pool.
+	differs bool
+	later   atomic.Bool    // a report will be wanted
+	ok      bool           // the grant was in force when the table was last made
+	until   admission.Time // when that is over, as the core was told
 	// beside is, by the table's engines, what still ran there by rows of an earlier
 	// configuration then.
 	beside []admission.Amount
+	taken  admission.Time // when the grant was taken
+	due    *time.Timer    // when what a lost lease leaves has to be over
 	// news are what the others do, as told last, nil before that; came is when, and rows
 	// which engines the core was told of then.
-	news    *control.News
-	heard   control.Heard
-	came    admission.Time
-	rows    []string
-	longest time.Duration  // residual that was ever reported
-	taken   admission.Time // when it was taken
+	news  *control.News
+	heard control.Heard
+	came  admission.Time
+	rows  []string
 	// Samples of each engine, counted.
 	samples []uint64
 	demands admission.Demands
@@ -48,6 +51,59 @@ func newFleet(cfg *Config) *fleet {
 		f.share(cfg.Engines[i].Adapter)
 	}
 	return f
+}
+
+// overdue has what was begun under a lease that is over given up, once what is reserved for it
+// is about to be another's. What survives goes on.
+func (p *Pool) overdue() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f, now := p.fleet, p.now()
+	at, there := f.holder.Due()
+	if _, _, ok := f.holder.Grant(now); !there || ok || now < at {
+		p.dueLocked()
+		return
+	}
+	if p.core == nil || p.core.shadow != nil || p.table.Bypass || p.switches[SwitchBypass].On {
+		return // what passes by the core is in no grant
+	}
+	r := control.Report{}
+	p.core.decider.(*admission.Core).Demands(&f.demands)
+	r.Fill(p.table, &f.demands)
+	r.Fold()
+	// Of the last class first, and what came last.
+	var of []*record
+	for _, v := range p.records {
+		if v != nil && v.mind == p.core && v.stage == stageAdmitted {
+			of = append(of, v)
+		}
+	}
+	slices.SortFunc(of, func(x, y *record) int {
+		return cmp.Or(cmp.Compare(y.class, x.class), cmp.Compare(y.arrived, x.arrived))
+	})
+	running := make([]control.Attempt, len(of))
+	for i, v := range of {
+		running[i] = control.Attempt{
+			Engine: p.live().Engines[v.admit.Engine].Name, Class: p.live().Classes[v.class], Amount: admission.Of(1, v.admit.Tokens),
+		}
+	}
+	ends := f.holder.Overdue(&r, running)
+	for _, i := range ends {
+		if of[i].overdue = true; of[i].stop != nil {
+			of[i].stop(errOverdue)
+		}
+	}
+	if len(ends) > 0 {
+		p.cfg.Log.Warn("requests are ended that were begun under a lease that is over: what is reserved for them will be others'", "pool", p.cfg.Name,
+			"requests", len(ends))
+	}
+}
+
+// dueLocked has that done in time.
+func (p *Pool) dueLocked() {
+	if at, ok := p.fleet.holder.Due(); ok {
+		p.fleet.due.Reset(max(time.Duration(at-p.now()), 1))
+	}
 }
 
 // Provenance is by what a request was admitted, in a fleet.
@@ -140,14 +196,16 @@ func (p *Pool) Leased(lease int64, sent time.Time, ttl time.Duration) {
 		f.until = until
 		p.allLocked(&admission.Event{Kind: admission.Renew, Until: until})
 	}
+	p.dueLocked()
 }
 
 // Unleased tells it that the lease is over before its time.
 func (p *Pool) Unleased() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fleet.holder.Lost()
+	p.fleet.holder.Lost(p.now())
 	p.shareLocked()
+	p.dueLocked()
 }
 
 // Grant hands it a grant. The error says why it does not count.
@@ -159,6 +217,8 @@ func (p *Pool) Grant(g *control.Grant) error {
 	}
 	p.fleet.taken = p.now()
 	p.shareLocked()
+	p.dueLocked()
+	p.compareLocked(g)
 	return nil
 }
 
@@ -252,7 +312,7 @@ func (p *Pool) Report() *control.Report {
 		})
 	}
 	core.Demands(&f.demands)
-	r := &control.Report{Pool: p.cfg.Name, ID: p.cfg.Replica}
+	r := &control.Report{Pool: p.cfg.Name, ID: p.cfg.Replica, Fingerprint: p.live().Fingerprint}
 	r.Lease, _ = f.holder.Lease()
 	r.Fill(p.table, &f.demands)
 	r.At, r.Heard = now, f.heard
@@ -277,8 +337,7 @@ func (p *Pool) Report() *control.Report {
 		}
 		e.GaugeSeq, e.GaugeAge = f.samples[i], time.Since(o.Asked)
 	}
-	f.longest = max(f.longest, r.Residual)
-	r.Residual = f.longest
+	r.Residual = f.holder.Residual(r.Residual)
 	r.Fold()
 	return r
 }
@@ -313,6 +372,39 @@ func (p *Pool) grantedLocked() error {
 		return fmt.Errorf("%w: no leader has written any yet", errNoGrant)
 	}
 	return fmt.Errorf("%w: no leader has written any since the lease was renewed", errNoGrant)
+}
+
+// remarksLocked says what is to be known of the grant in force: nothing of another pool.
+func (p *Pool) remarksLocked() (all []string) {
+	if p.fleet == nil {
+		return nil
+	}
+	g, _, ok := p.fleet.holder.Grant(p.now())
+	if own := p.live().Fingerprint; ok && p.differsFrom(g) {
+		all = append(all, fmt.Sprintf("pool %s: the fleet's leader has another configuration of it: its fingerprint is %s, this replica's %s", p.cfg.Name, g.Fingerprint, own))
+	}
+	if ok && !slices.ContainsFunc(g.Accounts, func(a control.Account) bool { return a.Engine != "" && a.Amount[admission.Slots] > 0 }) {
+		all = append(all, fmt.Sprintf("pool %s: the grant gives 0 slots: what comes waits until other replicas give some", p.cfg.Name))
+	}
+	return all
+}
+
+func (p *Pool) differsFrom(g *control.Grant) bool {
+	own := p.live().Fingerprint
+	return own != "" && g.Fingerprint != "" && own != g.Fingerprint
+}
+
+// compareLocked logs that the configuration is another than the leader's, and that it is
+// not any more.
+func (p *Pool) compareLocked(g *control.Grant) {
+	f, differs := p.fleet, p.differsFrom(g)
+	switch {
+	case differs && !f.differs:
+		p.cfg.Log.Warn("the fleet's leader has another configuration of the pool", "pool", p.cfg.Name, "fingerprint", p.live().Fingerprint, "leader", g.Fingerprint)
+	case !differs && f.differs:
+		p.cfg.Log.Info("the fleet's leader has the same configuration of the pool", "pool", p.cfg.Name, "fingerprint", g.Fingerprint)
+	}
+	f.differs = differs
 }
 
 // Held is what a pool of a fleet has at a moment.

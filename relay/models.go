@@ -259,12 +259,13 @@ func (p *Pool) modelsLocked() []Model {
 	return models
 }
 
-// Problems says in words what is wrong with the pool's models while it serves: names
-// that lead nowhere, and models that push each other out of an engine.
+// Problems says in words what is wrong with the pool while it serves: names of models
+// that lead nowhere, models that push each other out of an engine, and what is to be known
+// of its grant.
 func (p *Pool) Problems() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.problemsLocked()
+	return append(p.problemsLocked(), p.remarksLocked()...)
 }
 
 func (p *Pool) problemsLocked() (all []string) {

@@ -151,6 +151,12 @@ func (a *attempt) interrupted(ctx context.Context, err error) {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errReclaimed):
 		a.cause, a.err = admission.CauseReclaimed, wire.LoanEnded()
+	case errors.Is(cause, errOverdue):
+		// It runs again, or goes on, if what its client has seen leaves that.
+		a.cause, a.err = admission.CauseReclaimed, wire.NewError(wire.CodeEngineUnavailable, "this gateway has lost its part of the engines, and what ran on it was ended")
+		if a.bound || a.ahead {
+			a.stitch = nil // more was given than is kept
+		}
 	case errors.Is(cause, errIdle):
 		a.silent(a.live.IdleTimeout)
 	case errors.Is(cause, errShutdown):

@@ -117,6 +117,8 @@ type record struct {
 	recalled  uint64 // and the recall
 	cancel    context.CancelCauseFunc
 	recall    uint64
+	stop      context.CancelCauseFunc // ends the attempt whatever it is at; nil: there is none
+	overdue   bool                    // it has to be ended
 
 	attempts int // that are in the request's trace; its goroutine's alone
 }
@@ -152,6 +154,10 @@ func New(cfg Config) *Pool {
 	}
 	p.timer = time.AfterFunc(time.Hour, p.tick)
 	p.timer.Stop()
+	if p.fleet != nil {
+		p.fleet.due = time.AfterFunc(time.Hour, p.overdue)
+		p.fleet.due.Stop()
+	}
 	return p
 }
 
@@ -217,7 +223,7 @@ func (p *Pool) deliverLocked(m *mind, now admission.Time, e *admission.Effect) {
 	line := journal.Event{Mono: int64(now), Request: r.call.ID, Revision: e.Rev, Shadow: m.shadow != nil}
 	switch e.Op {
 	case admission.Queued:
-		r.stage, r.waited, r.reclaimed, r.reclaim, r.recalled = stageWaiting, true, false, "", 0
+		r.stage, r.waited, r.reclaimed, r.reclaim, r.recalled, r.overdue = stageWaiting, true, false, "", 0, false
 		line.Kind = journal.Queued
 		// A request that was just offered is told by its own goroutine's look at
 		// the record; one that runs again too.
@@ -541,6 +547,9 @@ func (p *Pool) stop() {
 	p.kill(errShutdown)
 	p.tasks.Wait()
 	p.timer.Stop()
+	if p.fleet != nil {
+		p.fleet.due.Stop()
+	}
 	for _, e := range p.live().Engines {
 		e.Adapter.Close()
 	}

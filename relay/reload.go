@@ -58,7 +58,7 @@ func (p *Pool) Prepare(next Config) (*Change, error) {
 	now := p.live()
 	c := &Change{pool: p, next: &settings{Config: p.cfg, index: map[string]admission.Class{}}}
 	s := c.next
-	s.Observe = next.Observe
+	s.Observe, s.Fingerprint = next.Observe, next.Fingerprint
 	s.Models, s.Aliases, s.Resolve = next.Models, next.Aliases, next.Resolve
 	s.IdleTimeout, s.Keepalive, s.MaxAnswer = next.IdleTimeout, next.Keepalive, next.MaxAnswer
 	if next.Capacity > p.cfg.Capacity {

@@ -34,7 +34,7 @@ func (a *attempt) tell() (again bool) {
 	p, r := a.pool, a.record
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r.cancel = nil
+	r.cancel, r.stop = nil, nil
 	if !a.piece() {
 		a.misreadLocked()
 		a.store()

@@ -93,7 +93,7 @@ func tell(d *datadriven.TestData) (string, error) {
 		if d.Cmd == "gain" {
 			one, err = Gain(e, r, 1)
 		} else {
-			one, err = NoHarm(e, r)
+			one, err = NoHarm(e, r, 1)
 		}
 		if err != nil {
 			return "", err

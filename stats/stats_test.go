@@ -89,7 +89,7 @@ func TestRefused(t *testing.T) {
 		{Level: 0.95}, {Better: "less", Level: 0.95}, {Better: IsLower, Level: 95}, {Better: IsLower, Level: 0.95, Margin: -1},
 		{Better: IsLower, Level: 0.95, Margin: 5}, {Better: IsLower, Level: 0.95, Margin: math.NaN()},
 	} {
-		if _, err := NoHarm(ratios, r); err == nil {
+		if _, err := NoHarm(ratios, r, 1); err == nil {
 			t.Errorf("no harm by %+v", r)
 		}
 		if _, err := Gain(ratios, r, 1); err == nil {
@@ -281,5 +281,38 @@ func TestPower(t *testing.T) {
 	}
 	if a, b := MDE(30, 1, 0.95, 1), MDE(30, 1, 0.95, 2); a >= b {
 		t.Errorf("one side sees %v, two see %v", a, b)
+	}
+}
+
+// TestHarmInFewPairsIsNotNoHarm: in 27 pairs nothing changes, in three nearly
+// everything is lost. The middle says no harm; the mean does not, and it is not said.
+func TestHarmInFewPairsIsNotNoHarm(t *testing.T) {
+	for _, c := range []struct {
+		lost float64
+		want Verdict
+	}{{1, Pass}, {30, Inconclusive}, {math.Inf(1), Inconclusive}} {
+		for _, better := range []Better{IsLower, IsHigher} {
+			pairs := make([]Pair, 30)
+			for i := range pairs {
+				pairs[i] = Pair{Baseline: 1, Treatment: 1}
+				if i%10 == 0 {
+					pairs[i].Treatment = c.lost
+				}
+				if better == IsHigher {
+					pairs[i] = Pair{Baseline: pairs[i].Treatment, Treatment: pairs[i].Baseline}
+				}
+			}
+			e, err := Ratios(pairs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := NoHarm(e, Rule{Name: "m", Better: better, Margin: 0.05, Level: 0.95}, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Verdict != c.want || c.want == Inconclusive && !strings.Contains(d.Reason, "some pairs are so much worse") {
+				t.Errorf("%s is better, %v times in three pairs: %s: %s", better, c.lost, d.Verdict, d.Reason)
+			}
+		}
 	}
 }

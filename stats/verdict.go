@@ -78,7 +78,7 @@ type Decision struct {
 	Estimate float64
 	Interval Interval // two-sided
 	Bound    Bound    // NoHarm: on the side of the harm
-	Flip     Flip     // Gain: against the margin
+	Flip     Flip     // against the margin
 	Margin   float64  // on the effects' scale
 	// MDE is the effect that as many pairs would find with 80 % power, on the effects' scale,
 	// at the sides of the test that was made.
@@ -87,10 +87,12 @@ type Decision struct {
 
 // NoHarm is the non-inferiority test: it passes if the treatment is shown to be worse by
 // less than the margin, which is if the one-sided bound of the effect's centre is within
-// it. It fails if the bound from the other side shows the treatment worse by more. That a
-// difference is not significant shows no such thing. It passes from [NoHarmPairs] pairs on
-// and fails from [ClaimPairs] on.
-func NoHarm(e *Effects, r Rule) (*Decision, error) {
+// it and the one-sided sign-flip test of the effects less the margin finds it too. The
+// bound alone is of the middle: harm in three pairs of thirty, however great, leaves it
+// where it is, and the mean does not. It fails if the bound from the other side, and the
+// test, show the treatment worse by more. That a difference is not significant shows no
+// such thing. It passes from [NoHarmPairs] pairs on and fails from [ClaimPairs] on.
+func NoHarm(e *Effects, r Rule, seed uint64) (*Decision, error) {
 	if err := r.check(e.ratio); err != nil {
 		return nil, err
 	}
@@ -109,8 +111,14 @@ func NoHarm(e *Effects, r Rule) (*Decision, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.Flip = e.minus(d.Margin).Flip(seed)
+	better, harm := d.Flip.Less, d.Flip.Greater // p-values, one-sided
+	if worse < 0 {
+		better, harm = harm, better
+	}
+	found := 1 - r.Level
 	within := d.Bound.Met() && worse*d.Bound.Value < worse*d.Margin
-	beyond := least.Met() && worse*least.Value > worse*d.Margin
+	beyond := least.Met() && worse*least.Value > worse*d.Margin && harm <= found
 	words := fmt.Sprintf("%s with %.4g %% confidence at most as bad as %s, margin %s", e.Text(d.Estimate), 100*d.Bound.Level, e.Text(d.Bound.Value), e.Text(d.Margin))
 	switch {
 	case d.Pairs < ClaimPairs:
@@ -118,6 +126,9 @@ func NoHarm(e *Effects, r Rule) (*Decision, error) {
 	case beyond:
 		d.Verdict = Fail
 		d.Reason = fmt.Sprintf("harm: %s, with %.4g %% confidence at least as bad as %s, margin %s", e.Text(d.Estimate), 100*least.Level, e.Text(least.Value), e.Text(d.Margin))
+	case within && better > found:
+		d.Reason = fmt.Sprintf("%s; but some pairs are so much worse that their mean is not shown to be within it, p %.2g: effects up to %s",
+			words, better, e.Text(worst(e.values, worse)))
 	case within && d.Pairs < NoHarmPairs:
 		d.Reason = "within the margin so far (" + words + "), but " + smoke(d.Pairs, NoHarmPairs, "\"no harm\"")
 	case within:
@@ -128,6 +139,14 @@ func NoHarm(e *Effects, r Rule) (*Decision, error) {
 	}
 	d.finish(e)
 	return d, nil
+}
+
+// worst is the effect that is farthest on the side of a sign.
+func worst(effects []float64, sign float64) float64 {
+	if sign > 0 {
+		return slices.Max(effects)
+	}
+	return slices.Min(effects)
 }
 
 // Gain is the superiority test: it passes if the treatment is shown to be better by more

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,10 +42,14 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 	case a.Proxy != nil:
 		return proxy(ctx, a.Proxy)
 	}
+	slots := e.slots
+	if a.Slots > 0 {
+		slots = a.Slots
+	}
 	policy := ""
 	switch {
 	case a.Published != "":
-		policy = Published(a.Published, e.slots)
+		policy = Published(a.Published, slots, cmp.Or(time.Duration(a.IdleAfter), 2*time.Second), cmp.Or(a.Reopen, "idle"))
 	case a.Policy == bench.DefaultPolicy:
 		policy = r.Policy
 	default:
@@ -54,12 +59,16 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 		}
 		policy = string(b)
 	}
-	return r.gateway(ctx, j, e, dir, policy, a.Published != "")
+	return r.gateway(ctx, j, e, dir, policy, slots, a.Published != "")
 }
 
 func proxy(ctx context.Context, x *bench.Proxy) (*arm, error) {
 	a := &arm{url: strings.TrimSuffix(x.URL, "/"), headers: x.Headers, ending: x.Stop}
 	if len(x.Start) > 0 {
+		// What answers there before is not what is about to be started.
+		if a.answers(ctx) == nil {
+			return nil, fmt.Errorf("proxy: %s answers before it is started: allowed is a free address, or no start command", a.url)
+		}
 		p, err := start(x.Start, nil)
 		if err != nil {
 			return nil, err
@@ -70,19 +79,30 @@ func proxy(ctx context.Context, x *bench.Proxy) (*arm, error) {
 	within, cancel := context.WithTimeout(ctx, time.Duration(x.Ready))
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(within, http.MethodGet, a.url+"/v1/models", nil)
-		if err != nil {
-			return nil, err
+		err := a.answers(within)
+		if p := a.process; p != nil && p.gone() && (len(a.ending) == 0 || p.err != nil) {
+			return nil, errors.Join(fmt.Errorf("proxy: it left (%v) and said:\n%s", p.err, p.said()), a.stop())
 		}
-		res, err := asking.Do(req)
 		if err == nil {
-			_ = res.Body.Close()
 			return a, nil
 		}
 		if !pause(within, 100*time.Millisecond) {
 			return nil, errors.Join(fmt.Errorf("%s is not ready within %v: %w", a.url, x.Ready, err), a.stop())
 		}
 	}
+}
+
+// answers asks a proxy for its models; whatever it says is an answer.
+func (a *arm) answers(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/v1/models", nil)
+	if err != nil {
+		return err
+	}
+	res, err := asking.Do(req)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
 }
 
 // stop ends what was started for the arm.
@@ -100,9 +120,9 @@ func (a *arm) stop() error {
 }
 
 // Published is the policy of a published arm: slots are counted and nothing else,
-// of four three are interactive's and one batch's, lending begins after two idle
-// seconds and nothing is ended. It is what package sim runs under that name.
-func Published(name string, slots int) string {
+// of four three are interactive's and one batch's, lending begins after an idle time
+// and nothing is ended. It is what package sim runs under that name.
+func Published(name string, slots int, idleAfter time.Duration, reopen string) string {
 	batch := max(slots/4, 1)
 	interactive := max(slots-batch, 1)
 	queue := "queue: {depth: 0, per_tenant: 0, wait: 0s}"
@@ -110,7 +130,7 @@ func Published(name string, slots int) string {
 	if queued {
 		queue = "queue: {depth: 100000, per_tenant: 0, wait: 0s}"
 	}
-	rest := "idle_after: 2s, reopen: idle, reclaim: attrition, default_output: 256, " + queue
+	rest := "idle_after: " + idleAfter.String() + ", reopen: " + reopen + ", reclaim: attrition, default_output: 256, " + queue
 	class := func(name string, floor, unlent, priority int) string {
 		ceiling := ""
 		if floor == unlent { // what is never lent is never borrowed against either
@@ -132,7 +152,7 @@ var serving = regexp.MustCompile(`"msg":"serving".*"listen":"([0-9.:]+)".*"admin
 
 // gateway starts `headgate serve` with a policy, a key for every class and tenant
 // of the trace, and a journal.
-func (r *Runner) gateway(ctx context.Context, j *bench.Job, e *engine, dir, policy string, slotsOnly bool) (*arm, error) {
+func (r *Runner) gateway(ctx context.Context, j *bench.Job, e *engine, dir, policy string, slots int, slotsOnly bool) (*arm, error) {
 	a := &arm{journal: filepath.Join(dir, "journal.jsonl"), keys: map[caller]identity.Secret{}}
 	var b strings.Builder
 	fmt.Fprintf(&b, "log: {format: json, level: info}\njournal: {file: %q, buffer: 65536}\nkeys:\n", a.journal)
@@ -154,7 +174,7 @@ func (r *Runner) gateway(ctx context.Context, j *bench.Job, e *engine, dir, poli
 		}
 		fmt.Fprintf(&b, "  - {name: %q, tenant: %q, hash: %q, classes: [%q], default: %q}\n", name, tenant, hash, c.class, c.class)
 	}
-	fmt.Fprintf(&b, "pools:\n  - name: bench\n    engines:\n      - {name: engine, kind: %s, url: %q, slots: %d, priority: %t, observe_every: 100ms", e.kind, e.url, e.slots, e.orders)
+	fmt.Fprintf(&b, "pools:\n  - name: bench\n    engines:\n      - {name: engine, kind: %s, url: %q, slots: %d, priority: %t, observe_every: 100ms", e.kind, e.url, slots, e.orders)
 	switch {
 	case slotsOnly:
 		fmt.Fprintf(&b, ", kv_tokens: %d, max_context: %d", unbound, max(e.maxModelLen, 1<<17))

@@ -86,6 +86,7 @@ func (r *Runner) Run(ctx context.Context, j *bench.Job) (o *bench.Observed, err 
 	o.Evidence.Real = real
 	if before.running != nil {
 		n := *before.running + *before.waiting
+		n = max(n, run.foreign(gauges, start))
 		real.Running = &n
 	}
 	all := append(append([]sample{before}, gauges...), after)
@@ -96,6 +97,36 @@ func (r *Runner) Run(ctx context.Context, j *bench.Job) (o *bench.Observed, err 
 		}
 	}
 	return o, nil
+}
+
+// foreign is how many requests the engine had for a second or longer that are not
+// ours. Ours are all that have been sent and have no end, with a second more at both
+// ends: a gateway's attempts begin and end within that, and an engine is a little late
+// with what it tells. Gauges of an engine that makes no tokens may be stuck at what
+// they were, so they are not looked at.
+func (r *run) foreign(samples []sample, start time.Time) float64 {
+	const slack = time.Second
+	within := int(slack/bench.TimelineEvery) + 1
+	var over []float64
+	most := 0.0
+	for k := 1; k < len(samples); k++ {
+		s, before := &samples[k], &samples[k-1]
+		if s.generated == nil || before.generated == nil || *s.generated <= *before.generated {
+			over = nil
+			continue
+		}
+		ours := 0
+		for i := range r.job.Lines {
+			l := &r.job.Lines[i]
+			if l.SentMS != nil && millis(s.at.Sub(start)) >= *l.SentMS-millis(slack) && s.at.Before(r.ended[i].Add(slack)) {
+				ours++
+			}
+		}
+		if over = append(over, *s.running+*s.waiting-float64(ours)); len(over) >= within {
+			most = max(most, slices.Min(over[len(over)-within:]))
+		}
+	}
+	return most
 }
 
 // points are samples as a timeline has them.

@@ -30,11 +30,12 @@ type run struct {
 	arm    *arm
 	client *http.Client
 	ids    []string // the gateway's, by line
+	ended  []time.Time
 }
 
 func newRun(j *bench.Job, e *engine, a *arm) *run {
 	return &run{
-		job: j, engine: e, arm: a, ids: make([]string, len(j.Lines)),
+		job: j, engine: e, arm: a, ids: make([]string, len(j.Lines)), ended: make([]time.Time, len(j.Lines)),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConns: 0, MaxIdleConnsPerHost: 4096, DisableCompression: true}},
 	}
 }
@@ -56,7 +57,8 @@ func (r *run) all(ctx context.Context, start time.Time) error {
 			continue
 		}
 		if !pause(within, time.Until(start.Add(entries[i].Arrival-ahead))) {
-			break
+			r.job.Lines[i].Outcome = bench.TimedOut // the machine slept past the end
+			continue
 		}
 		sending.Go(func() { r.send(within, start, i) })
 	}
@@ -79,7 +81,7 @@ func (r *run) send(ctx context.Context, start time.Time, i int) {
 	}
 	l.SentMS = since(time.Now())
 	a := r.ask(req)
-	r.ids[i] = a.id
+	r.ids[i], r.ended[i] = a.id, time.Now()
 	if !a.first.IsZero() {
 		l.FirstTokenMS = since(a.first)
 	}
@@ -167,6 +169,8 @@ func (r *run) ask(req *http.Request) (a answer) {
 		}
 		if err != nil {
 			switch {
+			case a.cause != "": // the engine gave it up
+				a.outcome = bench.Aborted
 			case errors.Is(err, io.EOF) && finished && !a.done.IsZero():
 				a.outcome = sim.Completed
 			default:
@@ -183,7 +187,11 @@ func (a *answer) chunk(data string, at time.Time, finished *bool) {
 	if v[0].Exists() && a.first.IsZero() {
 		a.first = at
 	}
-	if v[1].String() != "" {
+	switch reason := v[1].String(); reason {
+	case "":
+	case "abort", "error": // an end, but no answer: vLLM's and SGLang's words for what they gave up
+		a.cause = reason
+	default:
 		*finished = true
 	}
 	if v[2].Exists() {

@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -44,6 +43,7 @@ func TestAnswers(t *testing.T) {
 		{"error in the stream", "", 200, []string{token, `data: {"error":{"code":"engine_failed"}}`}, false, answer{outcome: sim.Failed, cause: "engine_failed"}},
 		{"broken off", "", 200, []string{token}, false, answer{outcome: bench.Aborted, cause: "stream"}},
 		{"without a reason to finish", "", 200, []string{token, usage, done}, false, answer{outcome: bench.Aborted, cause: "stream", output: 2, prompt: 7}},
+		{"given up by the engine", "", 200, []string{token, strings.Replace(end, "length", "abort", 1), usage, done}, false, answer{outcome: bench.Aborted, cause: "abort", output: 2, prompt: 7}},
 		{"without an end", "", 200, []string{token}, true, answer{outcome: bench.TimedOut}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -235,29 +235,6 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// TestStopEndsTheGroup: what a command has started ends with it.
-func TestStopEndsTheGroup(t *testing.T) {
-	p, said, err := startSaying(t.Context(), []string{"sh", "-c", "sleep 600 & echo child $!; wait"}, regexp.MustCompile(`^child (\d+)$`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var child int
-	if _, err := fmt.Sscan(said[1], &child); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.stop(); err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(10 * time.Second); syscall.Kill(child, 0) == nil; {
-		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); strings.Contains(string(b), ") Z ") {
-			return // it has ended, and nobody has asked for its status
-		}
-		if time.Now().After(end) {
-			t.Fatalf("process %d still runs", child)
-		}
-	}
-}
-
 // TestStartTellsWhatWasSaid: a command that fails is told with its own words.
 func TestStartTellsWhatWasSaid(t *testing.T) {
 	_, _, err := startSaying(t.Context(), []string{"sh", "-c", "echo no such model >&2; exit 3"}, regexp.MustCompile(`^ready$`))
@@ -284,6 +261,54 @@ func TestServedRefusesWhatIsThere(t *testing.T) {
 	}
 	if _, err := os.Stat(mark); err == nil {
 		t.Error("it was started all the same")
+	}
+}
+
+// TestProxyRefusesWhatIsThere: a proxy that a plan starts must not be another one
+// that has been there before, nor one that takes its place when it could not start.
+func TestProxyRefusesWhatIsThere(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }))
+	x := &bench.Proxy{URL: s.URL, Start: []string{"sh", "-c", "echo address in use; exit 1"}, Ready: bench.Duration(10 * time.Second)}
+	if _, err := proxy(t.Context(), x); err == nil || !strings.Contains(err.Error(), "answers before it is started") {
+		t.Errorf("one that is there: %v", err)
+	}
+	s.Close()
+	if _, err := proxy(t.Context(), x); err == nil || !strings.Contains(err.Error(), "address in use") {
+		t.Errorf("one that does not start: %v", err)
+	}
+}
+
+// TestForeignRequests: what the engine has for a second beyond what was sent to it is
+// somebody else's. One that lingers for a moment is not, and neither is a gauge that is
+// stuck while nothing runs.
+func TestForeignRequests(t *testing.T) {
+	start := time.Now()
+	r := &run{job: &bench.Job{Lines: []sim.RequestLine{{SentMS: num(0)}, {SentMS: num(2000)}, {}}}, ended: make([]time.Time, 3)}
+	r.ended[0], r.ended[1] = start.Add(10*time.Second), start.Add(4*time.Second)
+	for _, c := range []struct {
+		name    string
+		running func(at time.Duration) float64
+		idle    bool
+		want    float64
+	}{
+		{"ours", func(at time.Duration) float64 { return 2 - float64(at/(4*time.Second)) }, false, 0},
+		{"an attempt that lingers", func(at time.Duration) float64 {
+			return 1 + 3*float64(1-min(1, (at-6*time.Second).Abs()/(500*time.Millisecond)))
+		}, false, 0},
+		{"two of another's from 6 s on", func(at time.Duration) float64 { return 1 + 2*float64(at/(6*time.Second)) }, false, 2},
+		{"a stuck gauge", func(time.Duration) float64 { return 9 }, true, 0},
+	} {
+		var samples []sample
+		for at := time.Duration(0); at < 9*time.Second; at += bench.TimelineEvery {
+			made := at.Seconds()
+			if c.idle {
+				made = 5
+			}
+			samples = append(samples, sample{at: start.Add(at), running: num(c.running(at)), waiting: num(0), generated: num(made)})
+		}
+		if got := r.foreign(samples, start); got != c.want {
+			t.Errorf("%s: %v foreign requests, want %v", c.name, got, c.want)
+		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -145,9 +144,8 @@ func (p *process) gone() bool {
 
 // stop ends the process and what it has started: politely, and after a while not.
 func (p *process) stop() error {
-	group := -p.cmd.Process.Pid
-	if !p.gone() {
-		_ = syscall.Kill(group, syscall.SIGTERM)
+	if !p.gone() { // else its id may be another's by now
+		terminate(p.cmd.Process)
 	}
 	late := time.NewTimer(stopLimit)
 	defer late.Stop()
@@ -156,7 +154,7 @@ func (p *process) stop() error {
 		return nil
 	case <-late.C:
 	}
-	_ = syscall.Kill(group, syscall.SIGKILL)
+	kill(p.cmd.Process)
 	<-p.exited
 	return fmt.Errorf("%s did not end within %v of SIGTERM and was killed; it said:\n%s", p.cmd.Path, stopLimit, p.said())
 }

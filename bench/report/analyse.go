@@ -66,7 +66,7 @@ func Analyse(q Question) (*Analysis, error) {
 			Name: p.Name, Hypothesis: p.Hypothesis, SHA256: p.SHA256(), Runner: q.Baseline.Manifest.Runner, Baseline: names[0], Treatment: names[1],
 			Registered: q.Baseline == q.Treatment && q.BaselineArm == p.Compare.Baseline && q.TreatmentArm == p.Compare.Treatment,
 			OnTime:     OnTime{Class: p.OnTime.Class, Window: p.OnTime.Window, TTFTMS: millis(p.OnTime.TTFT), E2EMS: millis(p.OnTime.E2E)},
-			StopAt:     p.Stop.EProcess, PairsPlanned: planned(p),
+			StopAt:     p.Stop.EProcess, PairsPlanned: planned(q.Baseline),
 		},
 		Evidence: []Source{q.Baseline.source()},
 		Analysis: Settings{Level: level, FlipSeed: flipSeed, P99Requests: p99Requests},
@@ -117,9 +117,10 @@ func (q *Question) check() error {
 	return nil
 }
 
-// planned is the number of pairs that a plan asks for, 0 where that depends on files
-// that the directory does not have.
-func planned(p *bench.Plan) int {
+// planned is the number of pairs that a plan asks for, 0 where neither it nor the
+// manifest says.
+func planned(e *Evidence) int {
+	p := e.Plan
 	n := p.Stop.Pairs
 	if p.Stop.EProcess > 0 {
 		n = p.Stop.AtMost
@@ -127,6 +128,9 @@ func planned(p *bench.Plan) int {
 	if n == 0 && p.Workload.Profile != "" {
 		seeds, _ := bench.Seeds(p.Workload.Seeds) // the plan is valid
 		n = len(seeds)
+	}
+	if n == 0 {
+		n = e.Manifest.Sources
 	}
 	return n
 }
@@ -366,7 +370,7 @@ func (a *Analysis) decide(role string, c *bench.Criterion, pairs []pairOf, unfin
 	case a.Report.Plan.StopAt > 0:
 		d, err = sequential(role, &e, of, rule, a.Report.Plan.StopAt)
 	case role == RoleNoHarm:
-		if d, err = stats.NoHarm(of, rule); err == nil {
+		if d, err = stats.NoHarm(of, rule, flipSeed); err == nil {
 			e.Bound = &Bound{Value: Number(d.Bound.Value), Level: Number(d.Bound.Level), Asked: d.Bound.Asked}
 		}
 	default:
@@ -534,7 +538,7 @@ func sequential(role string, e *Effect, of *stats.Effects, r stats.Rule, thresho
 	var d *stats.Decision
 	var err error
 	if role == RoleNoHarm {
-		d, err = stats.NoHarm(of, r)
+		d, err = stats.NoHarm(of, r, flipSeed)
 	} else {
 		d, err = stats.Gain(of, r, flipSeed)
 	}
@@ -659,6 +663,32 @@ func twins(p *bench.Plan) (a, b string, ok bool) {
 	return "", "", false
 }
 
+// gaps are the numbers of runs, below the last one's, that have no result.
+func gaps(results []bench.Result) []string {
+	var gone []string
+	next := 1
+	for i := range results { // in the order of running
+		for ; next < results[i].Run; next++ {
+			gone = append(gone, fmt.Sprint(next))
+		}
+		next = results[i].Run + 1
+	}
+	return gone
+}
+
+// otherLimits are a plan's limits of gates that are not the defaults: wide enough, they
+// waive a gate.
+func otherLimits(p *bench.Plan) []string {
+	var words []string
+	have, usual := reflect.ValueOf(p.Gates), reflect.ValueOf(bench.DefaultLimits())
+	for i := range have.NumField() {
+		if v, d := have.Field(i).Interface(), usual.Field(i).Interface(); v != d {
+			words = append(words, fmt.Sprintf("%s %v (%v)", have.Type().Field(i).Tag.Get("yaml"), v, d))
+		}
+	}
+	return words
+}
+
 // note says what a reader has to know beside the verdict.
 func (a *Analysis) note(q *Question, pairs []pairOf, alone []string) {
 	rep := &a.Report
@@ -726,10 +756,37 @@ func (a *Analysis) note(q *Question, pairs []pairOf, alone []string) {
 			say(l.words, strings.Join(names, ", "))
 		}
 	}
+	for _, e := range []*Evidence{q.Baseline, q.Treatment} {
+		if gone := gaps(e.Results); len(gone) > 0 {
+			say("Runs that are not there, cut off between their two files or taken away: %s.", strings.Join(gone, ", "))
+		}
+		if q.Baseline == q.Treatment {
+			break
+		}
+	}
+	if b, t := &rep.Arms[0], &rep.Arms[1]; b.Total.Completed != t.Total.Completed {
+		say("The arms have answers to different numbers of requests, %s %d and %s %d: makespan is of answers that came, and slo_debt_s counts what never came up to the last of them, so an arm that refuses ends sooner and owes less.",
+			b.Name, b.Total.Completed, t.Name, t.Total.Completed)
+	}
+	if words := otherLimits(a.plan); len(words) > 0 {
+		say("The plan has limits of gates that are not the defaults: %s.", strings.Join(words, ", "))
+	}
+	for i := range rep.Decisions {
+		e := &rep.Decisions[i]
+		if n := rep.Floor.of(e.Metric, e.Scale); n != nil && n.Unknown != "" {
+			say("%s was not held against the rig's noise, which the A/A run does not tell: %s.", e.Metric, n.Unknown)
+		}
+	}
 	if rep.Floor == nil {
 		say("No A/A run is known, so no effect was held against the rig's noise.")
-	} else if q.AA != nil && q.AA.Manifest.Runner != q.Baseline.Manifest.Runner {
-		say("The A/A run is by runner %s.", q.AA.Manifest.Runner)
+	} else if q.AA != nil {
+		aa, b := q.AA.Manifest, q.Baseline.Manifest
+		if aa.Runner != b.Runner {
+			say("The A/A run is by runner %s.", aa.Runner)
+		}
+		if aa.Host != b.Host {
+			say("The A/A run is of another machine: %v, the comparison of %v.", aa.Host, b.Host)
+		}
 	}
 	if n := rep.Plan.PairsPlanned; rep.Plan.StopAt == 0 && n == 0 {
 		say("The plan does not say how many pairs it asks for, so it cannot be told whether all have run.")

@@ -34,6 +34,9 @@ func (a *Analysis) HTML() []byte {
 	r := &a.Report
 	var b strings.Builder
 	b.WriteString("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n")
+	if report, err := r.JSON(); err == nil {
+		b.WriteString(ofReport(report) + "\n")
+	}
 	fmt.Fprintf(&b, "<title>%s</title>\n<style>%s</style>\n</head>\n<body>\n", attribute(r.Plan.Name), style)
 	fmt.Fprintf(&b, "<h1>%s</h1>\n<p class=\"verdict %s\">%s</p>\n", attribute(r.Plan.Name), r.Verdict, attribute(r.verdictWords()))
 	fmt.Fprintf(&b, "<p>%s</p>\n", attribute(r.Plan.Hypothesis))

@@ -35,7 +35,7 @@ func (r *Report) FloorMarkdown() []byte {
 func (s *section) markdown(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n", s.title)
 	if s.lead != "" {
-		fmt.Fprintf(b, "\n%s\n", s.lead)
+		fmt.Fprintf(b, "\n%s\n", escaped(s.lead))
 	}
 	if t := s.table; t != nil {
 		b.WriteByte('\n')

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -103,8 +104,14 @@ func Publish(dir, dest, version string, now time.Time) (*Provenance, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := remade(dir, rep); err != nil {
+		return nil, err
+	}
 	if _, err := os.Lstat(dest); !errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(fmt.Errorf("publish: %s is there already: allowed is a new directory, what is published is not replaced", dest), err)
+	}
+	if inside, err := within(dir, dest); err != nil || inside {
+		return nil, errors.Join(fmt.Errorf("publish: %s is in %s: allowed is a place outside, or it would be evidence the next time", dest, dir), err)
 	}
 	files, err := list(dir)
 	if err != nil {
@@ -147,6 +154,20 @@ func Publish(dir, dest, version string, now time.Time) (*Provenance, error) {
 		return nil, fmt.Errorf("publish: %w", err)
 	}
 	return p, nil
+}
+
+// within tells whether a path is in a directory.
+func within(dir, path string) (bool, error) {
+	d, err := filepath.Abs(dir)
+	if err != nil {
+		return false, err
+	}
+	p, err := filepath.Abs(path)
+	if err != nil {
+		return false, err
+	}
+	rel, err := filepath.Rel(d, p)
+	return err == nil && filepath.IsLocal(rel), nil // no way between them is not inside
 }
 
 // Verify tells whether a published directory is what was published: every file with its
@@ -225,6 +246,55 @@ func current(dir string) (*Report, error) {
 		}
 	}
 	return rep, nil
+}
+
+// remade tells whether a report's files say what the evidence says now: not what it said
+// before gates or runs were another, and not what somebody wrote into them. Of one that
+// rests on another directory's A/A run too the figures cannot be made again, so only its
+// pages are held against them.
+func remade(dir string, rep *Report) error {
+	want := map[string][]byte{MarkdownFile: rep.Markdown()}
+	if rep.Floor == nil || len(rep.Floor.Runs) == 0 {
+		e, err := Read(dir)
+		if err != nil {
+			return err
+		}
+		a, err := Analyse(Registered(e))
+		if err != nil {
+			return err
+		}
+		b, err := a.Report.JSON()
+		if err != nil {
+			return err
+		}
+		want = map[string][]byte{JSONFile: b, MarkdownFile: a.Report.Markdown(), HTMLFile: a.HTML()}
+	}
+	for _, name := range []string{JSONFile, MarkdownFile, HTMLFile} {
+		have, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+		same := bytes.Equal(have, want[name])
+		if want[name] == nil { // the page of a report with an A/A run, or that report itself
+			b, err := os.ReadFile(filepath.Join(dir, JSONFile))
+			if err != nil {
+				return fmt.Errorf("publish: %w", err)
+			}
+			same = name == JSONFile || bytes.Contains(have, []byte(ofReport(b)))
+		}
+		if !same {
+			return fmt.Errorf("publish: %s is not what the evidence in %s gives now: headgate bench report makes it again", name, dir)
+		}
+	}
+	return nil
+}
+
+// ofReport names, on a page, the report.json that it shows.
+func ofReport(report []byte) string {
+	return `<meta name="report-sha256" content="` + sha(report) + `"/>`
 }
 
 // list names all files of a directory, in order. Nothing but files and directories is

@@ -514,6 +514,29 @@ func TestPublish(t *testing.T) {
 	if _, err := analyse(t, Registered(read(t, dir))).Write(dir, "all"); err != nil {
 		t.Fatal(err)
 	}
+	// Files that the evidence does not give, one at a time, and as they were again.
+	for name, change := range map[string]func([]byte) []byte{
+		JSONFile: func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"verdict": "inconclusive"`), []byte(`"verdict": "pass"`), 1)
+		},
+		MarkdownFile:                  func([]byte) []byte { return []byte("better") },
+		HTMLFile:                      func([]byte) []byte { return []byte("better") },
+		"runs/002-seed1-lending.json": func(b []byte) []byte { return bytes.Replace(b, []byte(`"ok": true`), []byte(`"ok": false`), 1) },
+	} {
+		path := filepath.Join(dir, name)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put := func(b []byte) {
+			if err := errors.Join(os.Remove(path), os.WriteFile(path, b, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(change(b))
+		wants(name+" changed", publish(), "is not what the evidence in")
+		put(b)
+	}
 	if err := publish(); err != nil {
 		t.Fatal(err)
 	}
@@ -522,6 +545,8 @@ func TestPublish(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	wants("again", publish(), "is there already")
+	_, err = Publish(dir, filepath.Join(dir, "shelf", "published"), "v1", now)
+	wants("into itself", err, "allowed is a place outside")
 	page := filepath.Join(dest, HTMLFile)
 	for _, step := range []struct {
 		do    func() error
@@ -609,5 +634,87 @@ func TestExport(t *testing.T) {
 	}
 	if _, err := m.e.Export(ExportVLLM, 2); err == nil || err.Error() != "run is 2: allowed is one of the directory's 1 runs" {
 		t.Errorf("a run that is none: %v", err)
+	}
+}
+
+// TestNotesTellWhatIsWaivedByOtherWords: a limit that is so wide that its gate cannot
+// speak is said as one that is waived, and so is an A/A run that tells no noise, or is of
+// another machine.
+func TestNotesTellWhatIsWaivedByOtherWords(t *testing.T) {
+	m := makeEvidence(t, 2, "ttft_p50", "gates: {clock_drift: 1h, start_kv: 1}")
+	aa := makeEvidence(t, 2, "ttft_p50", "")
+	aa.e.Plan.Arms[1] = aa.e.Plan.Arms[0]
+	aa.e.Plan.Arms[1].Name = "b"
+	aa.e.Plan.Name = "A/A <img>"
+	aa.e.Manifest.Host.Processors = 64
+	raw, err := bench.Parse("aa.yaml", append(aa.e.Plan.Bytes(), "# other\n"...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Name, raw.Arms = aa.e.Plan.Name, aa.e.Plan.Arms
+	aa.e.Plan = raw
+	for _, x := range []*made{m, aa} {
+		for i := range 2 {
+			x.add(i, i%2, "a", 1, 20, 0)
+			x.add(i, 1-i%2, "b", 1, 20, 0)
+		}
+	}
+	q := Registered(m.e)
+	q.AA = aa.e
+	r := &analyse(t, q).Report
+	notes := strings.Join(r.Notes, "\n")
+	for _, want := range []string{"clock_drift 1h0m0s (50ms), start_kv 1 (0.01)", "ttft_p95 was not held against the rig's noise", "The A/A run is of another machine: {  64"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("notes\n%s\nhave no %q", notes, want)
+		}
+	}
+	if page := string(r.Markdown()); strings.Contains(page, "<img>") {
+		t.Error("a plan's name is markup")
+	}
+}
+
+// TestClassesAreNoMarkup: a recorded trace names its classes itself.
+func TestClassesAreNoMarkup(t *testing.T) {
+	m := makeEvidence(t, 1, "ttft_p50", "")
+	m.add(0, 0, "a", 1, 20, 0)
+	m.add(0, 1, "b", 1, 20, 0)
+	for i := range m.e.Results {
+		m.e.Results[i].Timeline = []bench.Point{{Running: map[string]int{"<img>": 1}, Lent: 1}, {AtMS: 250, Running: map[string]int{"<img>": 1}}}
+	}
+	if page := string(analyse(t, Registered(m.e)).HTML()); strings.Contains(page, "<img>") || !strings.Contains(page, "&lt;img&gt;") {
+		t.Error("a class is markup, or is not there")
+	}
+}
+
+// TestNotesTellWhatIsNotThere: a number without a run, and an arm that refused what
+// the other answered.
+func TestNotesTellWhatIsNotThere(t *testing.T) {
+	m := makeEvidence(t, 2, "ttft_p50", "")
+	for i := range 2 {
+		m.add(i, 0, "a", 1, 20, 0)
+		m.add(i, 1, "b", 1, 20, 6*i)
+	}
+	m.lines[7] = m.lines[4]
+	m.e.Results[3].Run = 7
+	notes := strings.Join(analyse(t, Registered(m.e)).Report.Notes, "\n")
+	for _, want := range []string{"Runs that are not there, cut off between their two files or taken away: 4, 5, 6.", "a 40 and b 34"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("notes\n%s\nhave no %q", notes, want)
+		}
+	}
+}
+
+// TestAnUnfinishedDirectoryOfTraces: how many traces a workload of files had is in the
+// manifest, so that it cannot be judged before all have run.
+func TestAnUnfinishedDirectoryOfTraces(t *testing.T) {
+	m := makeEvidence(t, 40, "ttft_p50", "")
+	m.e.Plan.Workload = bench.Workload{Traces: "traces"}
+	m.e.Manifest.Sources = 40
+	for i := range 39 {
+		m.add(i, 0, "a", 1, 20, 0)
+		m.add(i, 1, "b", 0.5*wobble(i), 20, 0)
+	}
+	if r := analyse(t, Registered(m.e)).Report; r.Verdict != "inconclusive" || !strings.Contains(r.Reasons[0], "39 of 40 pairs have run") {
+		t.Errorf("%s: %v", r.Verdict, r.Reasons)
 	}
 }

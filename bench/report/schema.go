@@ -13,7 +13,7 @@ const (
 	level    = 0.95
 	flipSeed = 1 // of what is drawn above 40 pairs
 	// p99Requests are the requests below which a run's p99 is its luck, and is not shown.
-	p99Requests = 500
+	p99Requests = bench.P99Requests
 )
 
 // Scales of effects.

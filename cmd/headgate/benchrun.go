@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -38,16 +40,14 @@ interrupted; one of another plan is refused.`,
 			if err != nil {
 				return err
 			}
-			if err := x.Execute(ctx); err != nil {
-				if ctx.Err() != nil {
-					return fmt.Errorf("interrupted: the same command goes on with what is missing in %s", out)
-				}
-				return err
+			err = x.Execute(ctx)
+			if err != nil && ctx.Err() != nil {
+				err = fmt.Errorf("interrupted: the same command goes on with what is missing in %s", out)
 			}
-			if requestsOut == "" {
-				return nil
+			if err == nil && requestsOut != "" {
+				err = writeRequests(requestsOut, x.Dir)
 			}
-			return writeRequests(requestsOut, x.Dir)
+			return errors.Join(err, x.Dir.Close())
 		},
 	}
 	f := cmd.Flags()
@@ -75,7 +75,18 @@ func newExecutor(cmd *cobra.Command, file, out, runner string) (*bench.Executor,
 	if err != nil {
 		return nil, err
 	}
+	doubts, err := w.Doubts()
+	if err != nil {
+		return nil, err
+	}
+	for _, words := range doubts {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: "+words)
+	}
+	m.Sources = len(w.Sources)
 	if m.Files, err = p.Files(); err != nil {
+		return nil, err
+	}
+	if m.Program, err = programHash(); err != nil {
 		return nil, err
 	}
 	x := &bench.Executor{Plan: p, Workloads: w, Tell: func(now bench.Progress) { tellProgress(cmd.ErrOrStderr(), now) }}
@@ -86,11 +97,40 @@ func newExecutor(cmd *cobra.Command, file, out, runner string) (*bench.Executor,
 	return x, err
 }
 
+// programHash is the hash of the file that this program was started from.
+func programHash() (string, error) {
+	self, err := thisProgram()
+	if err != nil {
+		return "", err
+	}
+	f, err := os.Open(self)
+	if err != nil {
+		return "", fmt.Errorf("this program's own file: %w", err)
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
+}
+
+// thisProgram is this program's file. On Linux it is what runs, even if its file is
+// replaced in the middle of a plan, which would be another program in later runs.
+func thisProgram() (string, error) {
+	const running = "/proc/self/exe"
+	if _, err := os.Stat(running); err == nil {
+		return running, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("this program's own file: %w", err)
+	}
+	return self, nil
+}
+
 func planRunner(cmd *cobra.Command, p *bench.Plan) (bench.Runner, error) {
 	if p.Runner == bench.Live {
-		self, err := os.Executable()
+		self, err := thisProgram()
 		if err != nil {
-			return nil, fmt.Errorf("this program's own file: %w", err)
+			return nil, err
 		}
 		return &live.Runner{Headgate: self, Policy: policyYAML}, nil
 	}

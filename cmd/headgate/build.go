@@ -54,7 +54,7 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 		Replica: s.replica,
 	}
 	if cfg.Control != nil {
-		rc.ClockDrift = cfg.Control.ClockDrift.Fraction()
+		rc.ClockDrift, rc.Fingerprint = cfg.Control.ClockDrift.Fraction(), cfg.Fingerprint(i)
 	}
 	for _, a := range c.Aliases {
 		rc.Aliases = append(rc.Aliases, relay.Alias(a))

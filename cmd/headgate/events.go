@@ -27,12 +27,15 @@ func eventsCommand() *cobra.Command {
 	var n int
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "events", Short: "Print the last handoffs between a fleet's replicas", Args: cobra.NoArgs,
-		Long: `Print the stages of the last handoffs, newest first: prepared (lower grants are
+		Use: "events", Short: "Print the last handoffs between a fleet's replicas, and who came and went", Args: cobra.NoArgs,
+		Long: `Print the last events, newest first. Of a replica: joined (it has a lease), left (it
+has given that back), expired (its lease has run out), forgotten (an operator had what
+survives of it let go of), differs (it has another configuration of the pool than the
+leader) and agrees (not any more). Of a handoff its stages: prepared (lower grants are
 written for those who give), applied (the last of them has acknowledged), drained
 (what they used above is out), committed (the one who wanted it has it), dropped
 (nobody wants it any more). AFTER is since the handoff was opened. The leader keeps
-the last 64 stages of each pool, and a new leader begins with none.`,
+the last 64 events of each pool, and a new leader begins with none.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(output); err != nil {
 				return err

@@ -98,17 +98,8 @@ func (f *fleet) lead(who string, current func() *config.Config) {
 		Sized: func(pool string, found map[string]control.Amount) (*control.Pool, error) {
 			return sized(current(), pool, found)
 		},
-		Repeat: f.repeat(), Log: f.log, Metrics: f.metrics,
+		Repeat: control.RepeatStatus, Log: f.log, Metrics: f.metrics,
 	})
-}
-
-// repeat is after how long a status that has not changed is published again: replicas
-// that send requests on go by its age.
-func (f *fleet) repeat() time.Duration {
-	if f.cfg.Forward == nil {
-		return 0
-	}
-	return control.RepeatStatus
 }
 
 // forward makes what sends requests on to other replicas; nil: nothing does.

@@ -160,7 +160,7 @@ func TestPrintGrants(t *testing.T) {
 	}
 	a := admission.Of
 	p := agent.Published{Status: control.Status{
-		Pool: "main", Epoch: 17, Revision: 42,
+		Pool: "main", Epoch: 17, Revision: 42, Fingerprint: "0a1b2c3d",
 		Accounts: []control.AccountStatus{{Engine: "gpu0", Total: a(16, 160_000), Free: a(1, 10_000), Foreign: a(0, 2000)}, {Class: "batch", Total: a(8, 80_000)}},
 		Replicas: []control.ReplicaStatus{
 			both("hg-0", true, []control.ShareStatus{{Granted: a(7, 70_000), Bound: a(9, 90_000), Used: a(5, 40_000), Survival: a(1, 4000)}, {Granted: a(4, 40_000), Bound: a(4, 40_000)}},
@@ -175,6 +175,7 @@ func TestPrintGrants(t *testing.T) {
 		Handoff: control.Handoff{Seq: 7, Pool: "main", To: "hg-1", Class: "interactive", From: []string{"hg-0"}, Want: a(1, 10_000), Stage: control.Applied, Since: 1234567},
 		Epoch:   17, Time: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.Local),
 	}}}
+	p.Replicas[0].Fingerprint, p.Replicas[1].Fingerprint = p.Fingerprint, "4e5f6071"
 	status, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)

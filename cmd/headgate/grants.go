@@ -174,6 +174,9 @@ func printPool(b *bytes.Buffer, p *agent.Published) {
 	}
 	flush()
 	for _, r := range p.Replicas {
+		if r.Live && r.Fingerprint != "" && p.Fingerprint != "" && r.Fingerprint != p.Fingerprint {
+			fmt.Fprintf(b, "%s has another configuration of the pool than the leader: its fingerprint is %s, the leader's %s\n", r.Replica, r.Fingerprint, p.Fingerprint)
+		}
 		if !r.Live {
 			fmt.Fprintf(b, "%s is gone: what it was bound by stays reserved for %s at most from the end of its lease\n", r.Replica, r.Residual.Round(time.Millisecond))
 		}
@@ -226,6 +229,10 @@ func printEvents(w io.Writer, events []agent.Event, header bool) {
 		fmt.Fprintln(t, "TIME\tPOOL\tHANDOFF\tSTAGE\tAFTER\tTO\tCLASS\tFROM\tWANT")
 	}
 	for _, e := range events {
+		if !e.Stage.OfHandoff() {
+			fmt.Fprintf(t, "%s\t%s\t-\t%s\t-\t%s\t-\t-\t%s\n", e.Time.Local().Format("15:04:05.000"), e.Pool, e.Stage, e.To, cmp.Or(e.Why, "-"))
+			continue
+		}
 		fmt.Fprintf(t, "%s\t%s\t%d.%d\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format("15:04:05.000"), e.Pool, e.Epoch, e.Seq, e.Stage,
 			e.Since.Round(100*time.Microsecond), e.To, cmp.Or(e.Class, "-"), cmp.Or(strings.Join(e.From, ", "), "-"), pair(e.Want))
 	}

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -165,6 +167,11 @@ func (a *Agent) live(ctx context.Context) error {
 		stop()
 		a.mu.Lock()
 		a.life = nil
+		a.mu.Unlock()
+		if ctx.Err() != nil {
+			a.leaving(context.WithoutCancel(ctx), l)
+		}
+		a.mu.Lock()
 		for _, m := range a.pools {
 			m.Unleased()
 		}
@@ -201,6 +208,22 @@ func (a *Agent) live(ctx context.Context) error {
 				return errLost
 			}
 			a.renew(l, r)
+		}
+	}
+}
+
+// leaving says of all pools that the lease is about to be given back.
+func (a *Agent) leaving(ctx context.Context, l *life) {
+	l.tasks.Wait() // nobody else writes
+	a.mu.Lock()
+	pools := slices.Collect(maps.Values(a.pools))
+	a.mu.Unlock()
+	for _, m := range pools {
+		if r := m.Report(); r != nil && r.Lease == l.lease {
+			r.Leaving = true
+			if !a.write(ctx, m, r) {
+				return // it is not for this that somebody waits
+			}
 		}
 	}
 }
@@ -317,7 +340,7 @@ func (m *member) changed(r *control.Report) bool {
 			return true
 		}
 	}
-	if len(r.Engines) != len(m.last.Engines) || len(r.Classes) != len(m.last.Classes) || r.Rev != m.last.Rev || r.Epoch != m.last.Epoch {
+	if len(r.Engines) != len(m.last.Engines) || len(r.Classes) != len(m.last.Classes) || r.Rev != m.last.Rev || r.Epoch != m.last.Epoch || r.Residual != m.last.Residual || r.Fingerprint != m.last.Fingerprint {
 		return true
 	}
 	for i := range r.Engines {

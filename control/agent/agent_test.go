@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -144,7 +143,7 @@ func (p *pool) Leased(lease int64, sent time.Time, ttl time.Duration) {
 func (p *pool) Unleased() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.holder.Lost()
+	p.holder.Lost(p.now())
 	p.share()
 }
 
@@ -196,25 +195,38 @@ type fleet struct {
 	links []*store.Memory
 	noted []control.Handoff
 	mu    sync.Mutex
+	begin time.Time
 }
 
 const ttl = 3 * time.Second
 
 func start(t *testing.T, ctx context.Context, names ...string) *fleet {
 	f := &fleet{mem: store.NewMemory()}
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	begin := time.Now()
-	var tasks sync.WaitGroup
+	f.begin = time.Now()
 	for _, name := range names {
-		p, link := newPool(name, begin), f.mem.Dial()
-		f.pools, f.links = append(f.pools, p), append(f.links, link)
-		a := agent.New(agent.Config{
-			Store: link, Member: control.Member{ID: p.id}, Pools: []agent.Pool{p}, TTL: ttl, Every: time.Second, Settle: 50 * time.Millisecond, Timeout: time.Second, Log: log,
-		})
-		tasks.Go(func() { a.Run(ctx) })
+		f.replica(t, ctx, name)
 	}
+	leader(t, ctx, f)
+	return f
+}
+
+// replica adds one, until ctx is over.
+func (f *fleet) replica(t *testing.T, ctx context.Context, name string) {
+	p, link := newPool(name, f.begin), f.mem.Dial()
+	f.pools, f.links = append(f.pools, p), append(f.links, link)
+	a := agent.New(agent.Config{
+		Store: link, Member: control.Member{ID: p.id}, Pools: []agent.Pool{p}, TTL: ttl, Every: time.Second, Settle: 50 * time.Millisecond, Timeout: time.Second,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	var task sync.WaitGroup
+	task.Go(func() { a.Run(ctx) })
+	t.Cleanup(task.Wait)
+}
+
+// leader leads the fleet until ctx is over.
+func leader(t *testing.T, ctx context.Context, f *fleet) *agent.Leader {
 	l := agent.NewLeader(agent.LeaderConfig{
-		Store: f.mem.Dial(), Who: "leader", TTL: ttl, Timeout: time.Second, Log: log, Judge: control.Config{Residual: 5 * time.Second},
+		Store: f.mem.Dial(), Who: "leader", TTL: ttl, Timeout: time.Second, Log: slog.New(slog.DiscardHandler), Judge: control.Config{Residual: 5 * time.Second},
 		Pools: []control.Pool{{
 			Name: "main", Replicas: 4, Engines: []control.Engine{{Name: "e", Total: admission.Of(slots, kv)}},
 			Classes: []control.Class{{Name: "interactive", Floor: admission.Of(3, 3000)}, {Name: "batch"}},
@@ -225,9 +237,10 @@ func start(t *testing.T, ctx context.Context, names ...string) *fleet {
 			f.noted = append(f.noted, h)
 		},
 	})
-	tasks.Go(func() { l.Run(ctx) })
-	t.Cleanup(tasks.Wait)
-	return f
+	var task sync.WaitGroup
+	task.Go(func() { l.Run(ctx) })
+	t.Cleanup(task.Wait)
+	return l
 }
 
 func (f *fleet) check(t *testing.T, batch, interactive []int) {

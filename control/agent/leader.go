@@ -108,6 +108,9 @@ type term struct {
 	fenced chan struct{}
 	once   sync.Once
 	tasks  sync.WaitGroup
+	// Grants of pools that are not configured, and whether one is being removed.
+	strays   []*stray
+	sweeping atomic.Bool
 }
 
 // ruled is a pool in a term.
@@ -131,7 +134,7 @@ type ruled struct {
 	found  map[string]map[control.ID]control.Amount
 }
 
-// Event is one stage of a handoff.
+// Event is one stage of a handoff, or something else that has happened to a replica.
 type Event struct {
 	control.Handoff
 	Epoch uint64    `json:"epoch"`
@@ -202,12 +205,14 @@ func (l *Leader) lead(ctx context.Context, ls store.Leadership) error {
 				return errChanged
 			}
 		case name := <-l.forget:
+			t.strayForgotten(name)
 			t.all(&control.Event{Kind: control.Forget, Member: control.Member{ID: control.ID{Replica: name}}})
 		case <-timer.C:
 			t.all(&control.Event{Kind: control.Tick})
 		}
 		timer.Reset(t.next())
 		t.publish()
+		t.sweep()
 	}
 }
 
@@ -229,6 +234,8 @@ func (t *term) begin(ctx context.Context, changes <-chan store.Change) error {
 			case c.Grant != nil:
 				if p := t.pools[c.Grant.Pool]; p != nil {
 					t.step(p, &control.Event{Kind: control.Load, Grant: c.Grant})
+				} else {
+					t.strayed(c.Grant)
 				}
 			case c.Joined != nil:
 				joined = append(joined, c.Joined)
@@ -255,8 +262,10 @@ func (t *term) begin(ctx context.Context, changes <-chan store.Change) error {
 func (t *term) change(c *store.Change) {
 	switch {
 	case c.Joined != nil:
+		t.strayJoined(c.Joined)
 		t.all(&control.Event{Kind: control.Join, Member: *c.Joined})
 	case c.Gone != nil:
+		t.strayGone(c.Gone)
 		t.all(&control.Event{Kind: control.Gone, Member: *c.Gone})
 		for _, p := range t.pools {
 			if p.lose(c.Gone.ID) {
@@ -387,7 +396,14 @@ func (t *term) step(p *ruled, ev *control.Event) {
 			t.tell(p, e.News)
 		case control.Note:
 			h := e.Handoff
-			t.leader.cfg.Metrics.handoff(&h)
+			switch {
+			case h.Stage.OfHandoff():
+				t.leader.cfg.Metrics.handoff(&h)
+			case h.Stage == control.Differs:
+				t.leader.cfg.Log.Warn("a replica has another configuration of the pool", "pool", h.Pool, "replica", h.To, "why", h.Why)
+			default:
+				t.leader.cfg.Log.Info("of a replica", "stage", string(h.Stage), "pool", h.Pool, "replica", h.To)
+			}
 			if len(p.events) == recentEvents {
 				p.events = append(p.events[:0], p.events[1:]...)
 			}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -195,12 +196,17 @@ func (s *Store) do(ctx context.Context, what string, request func(ctx context.Co
 }
 
 // tries makes a request at one member after the other, each within a bound, until
-// ctx is over or the error is not one that another try may do without.
+// ctx is over or the error is not one that another try may do without. The error names
+// the members that were asked.
 func (s *Store) tries(ctx context.Context, each time.Duration, what string, request func(ctx context.Context, m member) error) error {
+	var asked []string
 	for {
-		err := s.once(ctx, each, request)
+		at, err := s.once(ctx, each, request)
 		if err == nil {
 			return nil
+		}
+		if !slices.Contains(asked, s.endpoints[at]) {
+			asked = append(asked, s.endpoints[at])
 		}
 		if ctx.Err() == nil && passing(err) {
 			select {
@@ -212,11 +218,15 @@ func (s *Store) tries(ctx context.Context, each time.Duration, what string, requ
 		if s.ctx.Err() != nil {
 			err = errClosed
 		}
-		return fmt.Errorf("etcd: %s: %w", what, err)
+		if errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrTaken) || errors.Is(err, errClosed) {
+			return fmt.Errorf("etcd: %s: %w", what, err)
+		}
+		return fmt.Errorf("etcd: %s, asked at %s: %w", what, strings.Join(asked, ", "), err)
 	}
 }
 
-func (s *Store) once(ctx context.Context, each time.Duration, request func(ctx context.Context, m member) error) error {
+// once makes it once, and returns the index of the member that it was made at.
+func (s *Store) once(ctx context.Context, each time.Duration, request func(ctx context.Context, m member) error) (at int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, each)
 	defer cancel()
 	m, err := s.connect(ctx)
@@ -224,7 +234,7 @@ func (s *Store) once(ctx context.Context, each time.Duration, request func(ctx c
 		err = request(ctx, m)
 	}
 	s.failed(m, err)
-	return err
+	return m.at, err
 }
 
 // passing tells whether another member may do what this one did not: there was no

@@ -189,7 +189,12 @@ func (t *term) Tell(ctx context.Context, n *control.News) error {
 
 // Publish implements store.Leadership.
 func (t *term) Publish(ctx context.Context, pool string, status []byte) error {
-	return t.fenced(ctx, "publish the status of pool "+pool, clientv3.OpPut(t.store.keys.key(statusOf, pool), string(status)))
+	at := t.store.keys.key(statusOf, pool)
+	op := clientv3.OpPut(at, string(status))
+	if status == nil {
+		op = clientv3.OpDelete(at)
+	}
+	return t.fenced(ctx, "publish the status of pool "+pool, op)
 }
 
 // fenced does what may be done twice, if the term is not over.

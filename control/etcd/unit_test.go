@@ -198,3 +198,26 @@ func TestConfigFiles(t *testing.T) {
 		t.Errorf("the configuration tells its password: %s", said)
 	}
 }
+
+// TestErrorNamesEndpoints: who is told that etcd can't be reached is told where.
+func TestErrorNamesEndpoints(t *testing.T) {
+	var config Config
+	config.SetDefaults()
+	config.Endpoints = []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}
+	config.RequestTimeout, config.ConnectTimeout = 300*time.Millisecond, 100*time.Millisecond
+	s, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	_, err = s.State(t.Context())
+	for _, e := range config.Endpoints {
+		if err == nil || !strings.Contains(err.Error(), e) {
+			t.Errorf("%v does not name %s", err, e)
+		}
+	}
+	_, err = s.Join(t.Context(), control.Member{ID: control.ID{Replica: "a", Boot: "b"}}, 2*time.Second)
+	if err == nil || !strings.Contains(err.Error(), "http://127.0.0.1:") {
+		t.Errorf("%v names nobody", err)
+	}
+}

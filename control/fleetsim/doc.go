@@ -44,7 +44,11 @@
 //
 // The check of a grant and the admission by it are one instant. What was admitted then
 // takes up to 800 ms to reach the engine (control.Config.Settle is 1 s), and runs there for
-// no longer than its replica says that it may. An engine is of the kind on which running
+// as long as it likes: some requests much longer than anybody predicts. What a replica
+// gives up since its lease is over reaches the engine as soon. What nobody can give up is
+// bounded by a belief in engines instead: what has lost its connection, what the engine
+// does not heed the abort of, and what a replica has that is stopped, is over when the
+// replica would have given it up at the latest. An engine is of the kind on which running
 // out of KV is fatal, so that what is reserved is all that can be used; boundaries and
 // Together, with which a core relies on the engine's order of work, are left out.
 //

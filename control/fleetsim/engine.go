@@ -28,7 +28,13 @@ type job struct {
 	over   bool  // really
 	freed  bool  // for its core
 	silent bool  // the engine will not say when it is over
+	// survival: it was begun without a grant in force.
+	survival bool
 }
+
+// longest is what is predicted of it at most, with room for clocks. An attempt that was given
+// up without a word of its end is over by then, before its core believes so.
+func (j *job) longest() Time { return max(Time(j.limit)*100*ms, 5*sec)*3/4 - sec }
 
 func plus(a, b control.Amount) control.Amount  { return control.Amount{a[0] + b[0], a[1] + b[1]} }
 func minus(a, b control.Amount) control.Amount { return control.Amount{a[0] - b[0], a[1] - b[1]} }

@@ -72,6 +72,9 @@ func (w *world) oneFault() {
 	case 2, 3:
 		w.stop(&c.part, long, PausedController)
 	case 4, 5:
+		if w.chance(0.3) {
+			long += w.between(0, 30*sec) // until what was begun is overdue
+		}
 		w.cut(&r.part, long)
 	case 6:
 		w.cut(&c.part, long)
@@ -96,8 +99,9 @@ func (w *world) oneFault() {
 			w.stats.Faults[ClockJump]++
 			w.log(&r.part, "its clock jumps by %.3f s", float64(d)/1e9)
 			r.jump(d)
-			r.armed = 0
+			r.armed, r.due = 0, 0
 			r.arm()
+			r.dueAgain()
 		}
 	case 14:
 		w.reconfigure()
@@ -117,6 +121,11 @@ func (w *world) stop(p *part, d Time, kind Fault) {
 	w.stats.Faults[kind]++
 	w.log(p, "is stopped for %.3f s", float64(d)/1e9)
 	p.asleep = w.now + d
+	for _, r := range w.replicas {
+		if p == &r.part {
+			r.outlived()
+		}
+	}
 	w.at(p.asleep, nil, func() {
 		for _, c := range w.controllers {
 			if p == &c.part && c.alloc != nil && c.epoch < w.store.epoch {

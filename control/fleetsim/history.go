@@ -51,6 +51,7 @@ type params struct {
 	every   Time          // one, on average
 	longest time.Duration // residual time of a request
 	long    float64       // probability of one that lasts so long
+	wild    float64       // of one that lasts longer than anybody predicts
 	arrive  Time          // between requests, on average, of the fleet
 	out     int32         // the most a request asks for
 	prompt  int32
@@ -80,6 +81,7 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 	p.pool = &control.Pool{Name: "p", Survival: survival, Replicas: p.replicas, Unit: unit}
 	p.base = &admission.Table{Rev: 1}
 	unknown := rng.IntN(6) == 0 // only the engines know what they have
+	wrong := rng.IntN(8) == 0   // leaders' files say more than replicas'
 	for e := range engines {
 		name := fmt.Sprintf("e%d", e)
 		total := control.Amount{slots, slots * unit[1] * pick(4, 5, 6) / 5}
@@ -88,8 +90,11 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 			total[1] += unit[1] / 2 // nothing comes out even
 		}
 		configured := total
-		if unknown {
+		switch {
+		case unknown:
 			configured = control.Amount{}
+		case wrong:
+			configured = control.Amount{total[0] * 3 / 2, total[1] * 3 / 2}
 		}
 		p.pool.Engines = append(p.pool.Engines, control.Engine{Name: name, Total: configured})
 		p.base.Engines = append(p.base.Engines, admission.EngineSpec{Name: name, Slots: total[0], KV: total[1], Block: block, Fatal: true})
@@ -111,12 +116,15 @@ func newParams(seed uint64, rng *rand.Rand) *params {
 	}
 	p.arrive = Time(float64(1500*ms) / float64(envelope[0]) / []float64{0.4, 0.8, 1.5, 3}[rng.IntN(4)])
 	p.arrive = max(p.arrive, 40*ms)
-	// A restart in a pause is before its time; so is what a long request leaves.
-	if rng.IntN(2) == 0 {
+	switch rng.IntN(3) {
+	case 0:
 		p.judge.Residual = p.longest
-	} else {
+	case 1:
 		p.judge.Residual, p.long = 5*time.Second, 0.5
+	default:
+		p.judge.Residual = 3 * time.Second
 	}
+	p.wild = []float64{0, 0.05, 0.3}[rng.IntN(3)]
 	if rng.IntN(2) == 0 {
 		p.judge.Rebalance = 500 * time.Millisecond
 	}

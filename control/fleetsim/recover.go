@@ -19,7 +19,8 @@ func (w *world) calmLoad() Time {
 // and the longest residual time, by clocks that are slow, and what messages and decisions
 // take.
 func (w *world) patience() Time {
-	return Time(float64(w.p.ttl+Time(max(w.p.longest, w.p.judge.Residual)))/(1-w.p.drift)) + 8*sec
+	h := control.NewHolder("", control.ID{}, w.p.drift)
+	return Time(float64(w.p.ttl+Time(max(h.Residual(w.p.longest), w.p.judge.Residual)))/(1-w.p.drift)) + 8*sec
 }
 
 // recover ends the faults and looks whether everything comes back: 5 and 6.
@@ -39,6 +40,11 @@ func (w *world) recover() {
 	}
 	for _, e := range w.engines {
 		e.foreign = control.Amount{}
+	}
+	for _, l := range w.lives {
+		for _, j := range l.jobs {
+			w.at(w.calmAt+j.longest(), nil, func() { w.engines[j.engine].end(j, true) })
+		}
 	}
 	w.log(nil, "the faults are over from %.6f on", float64(w.calmAt)/1e9)
 	w.look()

@@ -30,6 +30,7 @@ type replica struct {
 	soon   bool // one will be sent soon
 	later  bool // and one later
 	armed  Time // when the core is ticked next, by its own clock; 0: it is not
+	due    Time // when what it has is looked at for being overdue; 0: it is not
 
 	demands  admission.Demands
 	gauges   []gauge
@@ -73,7 +74,7 @@ func (r *replica) start() {
 	r.life = w.born(r)
 	r.holder = control.NewHolder(w.p.pool.Name, r.id, w.p.drift)
 	r.feed = watch{gen: 1, restart: r.relist}
-	r.newest, r.heard, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.later, r.armed = nil, control.Heard{}, 0, 0, 0, 0, false, false, 0
+	r.newest, r.heard, r.tookAt, r.tries, r.seq, r.sent, r.soon, r.later, r.armed, r.due = nil, control.Heard{}, 0, 0, 0, 0, false, false, 0, 0
 	r.base = w.p.base
 	r.core = admission.New(control.Share(r.base, nil, 0, false), slotsOfCore)
 	r.gauges = make([]gauge, len(w.engines))
@@ -93,6 +94,7 @@ func (r *replica) kill(orphans bool) {
 	r.up = false
 	r.inc++
 	r.life.alive = false
+	r.outlived()
 	if !orphans {
 		for _, j := range slices.Clone(r.life.jobs) {
 			r.w.engines[j.engine].end(j, false)
@@ -132,8 +134,9 @@ func (r *replica) renew() {
 				return
 			}
 			w.log(&r.part, "has lost lease %d", lease)
-			r.holder.Lost()
+			r.holder.Lost(r.clock())
 			r.share()
+			r.dueAgain()
 		}
 	})
 	r.after(w.between(ttl/5, ttl/3), r.renew)
@@ -150,6 +153,7 @@ func (r *replica) leased(lease int64, sent Time) {
 	} else {
 		r.share()
 	}
+	r.dueAgain()
 	// A grant may have come before the lease that it is under was known here.
 	if r.newest != nil && r.newest != g {
 		r.offered(r.newest)
@@ -203,7 +207,76 @@ func (r *replica) offered(g *control.Grant) {
 	r.life.took(g)
 	r.w.log(&r.part, "takes grant %d of epoch %d: %s", g.Rev, g.Epoch, accounts(g))
 	r.share()
+	r.dueAgain()
 	r.report()
+}
+
+// dueAgain has what a lost lease leaves looked at when it has to be over.
+func (r *replica) dueAgain() {
+	at, ok := r.holder.Due()
+	if !ok || r.due != 0 && r.due <= at {
+		return
+	}
+	r.due = at
+	r.after(r.until(at), func() {
+		if r.due != at {
+			return
+		}
+		r.due = 0
+		_, _, granted := r.holder.Grant(r.clock())
+		if now, _ := r.holder.Due(); !granted && now <= r.clock() {
+			r.overdue()
+		} else {
+			r.dueAgain()
+		}
+	})
+}
+
+// overdue ends what has to be over.
+func (r *replica) overdue() {
+	r.core.Demands(&r.demands)
+	rep := &control.Report{}
+	rep.Fill(r.base, &r.demands)
+	running := make([]control.Attempt, len(r.jobs))
+	for i, j := range r.jobs {
+		running[i] = control.Attempt{Engine: r.w.p.accounts[j.engine].engine, Class: r.base.Classes[j.class].Name, Amount: j.amount}
+	}
+	var ends []*job
+	for _, i := range r.holder.Overdue(rep, running) {
+		ends = append(ends, r.jobs[i])
+	}
+	for _, j := range ends {
+		r.w.stats.Overdue++
+		r.end(j, false)
+	}
+	r.outlived()
+}
+
+// outlived is what is believed of engines: what they were told to end, or have lost the
+// connection of, or who sent it can't end since he is stopped, is over by the time
+// at which he would end it at the latest. What was begun on what survives may have been so
+// just now.
+func (r *replica) outlived() {
+	at, ok := r.holder.Due()
+	if !ok {
+		return
+	}
+	w := r.w
+	g, _, _ := r.holder.Grant(r.clock())
+	life := r.life
+	due := w.now + r.until(at) + Time(control.EndTime/2)
+	begun := w.now + Time(float64(g.Residual)/(1+w.p.drift)) - ms
+	for _, j := range life.jobs {
+		at := due
+		if j.survival {
+			at = begun
+		}
+		w.at(at, nil, func() {
+			if mine := life.alive && r.asleep <= w.now && slices.Contains(r.jobs, j); !mine {
+				w.engines[j.engine].end(j, true)
+			}
+		})
+	}
 }
 
 // share brings the core's table up to the grant.
@@ -251,8 +324,7 @@ func (r *replica) tell() {
 	r.core.Demands(&r.demands)
 	rep := &control.Report{Pool: w.p.pool.Name, ID: r.id}
 	rep.Fill(r.base, &r.demands)
-	// What it may admit before it is heard again lasts as long as the longest.
-	rep.Residual = max(rep.Residual, w.p.longest)
+	rep.Residual = r.holder.Residual(rep.Residual)
 	if rep.Lease, _ = r.holder.Lease(); rep.Lease == 0 {
 		return
 	}
@@ -383,17 +455,21 @@ func (r *replica) admit(e *admission.Effect) {
 	q := r.requests[r.request(e.ID)]
 	q.since, q.owed = running, 0
 	j := &job{life: r.life, id: e.ID, hold: e.Hold, class: q.class, engine: int(e.Engine), amount: control.Amount{q.need[0], e.Tokens}}
-	// It is over before its replica, and then a leader, may believe that it is.
 	j.limit = int32(e.Limit)
-	longest := max(Time(e.Limit)*100*ms, 5*sec)
+	_, _, granted := r.holder.Grant(r.clock())
+	j.survival = !granted
 	j.lasts = w.between(50*ms, 2*sec)
 	if w.chance(0.15) {
 		j.lasts = w.between(50*ms, 8*sec)
 	}
 	if w.chance(w.p.long) {
-		j.lasts = longest
+		j.lasts = j.longest()
 	}
-	j.lasts = min(j.lasts, longest*3/4-sec)
+	j.lasts = min(j.lasts, j.longest())
+	if !w.calm && w.chance(w.p.wild) {
+		j.lasts += w.between(0, 60*sec) // whatever anybody predicts
+		w.stats.Wild++
+	}
 	r.jobs = append(r.jobs, j)
 	w.admitted(r, j)
 	w.log(&r.part, "admits %x of class %d to engine %d: %s for %.3f s", uint64(e.ID), q.class, j.engine, j.amount, float64(j.lasts)/1e9)
@@ -408,9 +484,16 @@ func (r *replica) abort(h admission.Hold) {
 	if i < 0 {
 		return
 	}
-	j := r.jobs[i]
-	w.log(&r.part, "ends %x", uint64(j.id))
-	lost := w.chance(0.05) && !w.calm
+	r.end(r.jobs[i], w.chance(0.05) && !w.calm)
+}
+
+// end ends an attempt; lost: the engine goes on for as long as may be believed of it.
+func (r *replica) end(j *job, lost bool) {
+	w := r.w
+	w.log(&r.part, "ends %x, lost %v", uint64(j.id), lost)
+	if lost {
+		w.at(w.now+j.longest(), nil, func() { w.engines[j.engine].end(j, !j.silent) })
+	}
 	if inc := r.inc; !lost {
 		w.at(w.now+w.near(), nil, func() {
 			w.engines[j.engine].end(j, false)

@@ -46,7 +46,7 @@ type Stats struct {
 	Seconds                                           float64
 	Offered, Admissions, Survived, Dispatched         int
 	Reclaims, Ghosts, Grants, Taken, Recalls, Reports int
-	News                                              int
+	News, Wild, Overdue                               int
 	Takeovers, Fenced, Expiries, Foreign              int
 	Handoffs                                          map[control.Stage]int
 	Faults                                            [nFaults]int
@@ -61,7 +61,7 @@ func (s *Stats) Add(o *Stats) {
 		{&s.Histories, &o.Histories}, {&s.Steps, &o.Steps}, {&s.Offered, &o.Offered}, {&s.Admissions, &o.Admissions}, {&s.Survived, &o.Survived},
 		{&s.Dispatched, &o.Dispatched}, {&s.Reclaims, &o.Reclaims}, {&s.Ghosts, &o.Ghosts}, {&s.Grants, &o.Grants}, {&s.Taken, &o.Taken},
 		{&s.Recalls, &o.Recalls}, {&s.News, &o.News}, {&s.Reports, &o.Reports}, {&s.Takeovers, &o.Takeovers}, {&s.Fenced, &o.Fenced}, {&s.Expiries, &o.Expiries},
-		{&s.Foreign, &o.Foreign},
+		{&s.Foreign, &o.Foreign}, {&s.Wild, &o.Wild}, {&s.Overdue, &o.Overdue},
 	} {
 		*v.to += *v.from
 	}
@@ -90,7 +90,7 @@ func (s *Stats) Missing() (none []string) {
 		n    int
 	}{
 		{"admissions", s.Admissions}, {"admissions within what survives", s.Survived}, {"reclaims", s.Reclaims}, {"ghosts", s.Ghosts}, {"takeovers", s.Takeovers},
-		{"fenced writes", s.Fenced}, {"expiries", s.Expiries}, {"foreign load", s.Foreign}, {"handoffs", s.Handoffs[control.Committed]},
+		{"fenced writes", s.Fenced}, {"requests that last longer than predicted", s.Wild}, {"requests that were overdue", s.Overdue}, {"expiries", s.Expiries}, {"foreign load", s.Foreign}, {"handoffs", s.Handoffs[control.Committed]},
 	} {
 		if v.n == 0 {
 			none = append(none, v.name)
@@ -102,7 +102,7 @@ func (s *Stats) Missing() (none []string) {
 func (s *Stats) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "histories %d, steps %d, virtual time %.0f s\n", s.Histories, s.Steps, s.Seconds)
-	fmt.Fprintf(&b, "requests %d, admissions %d (by survival %d), reclaims %d, ghosts %d\n", s.Offered, s.Admissions, s.Survived, s.Reclaims, s.Ghosts)
+	fmt.Fprintf(&b, "requests %d, admissions %d (by survival %d), reclaims %d, ghosts %d, longer than predicted %d, overdue %d\n", s.Offered, s.Admissions, s.Survived, s.Reclaims, s.Ghosts, s.Wild, s.Overdue)
 	fmt.Fprintf(&b, "grants written %d, taken %d, reports %d, news heard %d, takeovers %d, fenced writes %d, expiries %d, foreign load %d\n", s.Grants, s.Taken, s.Reports, s.News, s.Takeovers, s.Fenced, s.Expiries, s.Foreign)
 	b.WriteString("handoffs")
 	for _, stage := range []control.Stage{control.Prepared, control.Applied, control.Drained, control.Committed, control.Dropped} {

@@ -296,6 +296,14 @@ func (f *ChangeFeed) pop() (batch []Change, ok bool) {
 	there, is := f.there[replica]
 	told, was := f.told[replica]
 	if was && (!is || told != there) {
+		// What it said under its lease comes before the end of that.
+		f.wait[replica] = slices.DeleteFunc(f.wait[replica], func(r *control.Report) bool {
+			before := r.ID == told.ID && r.Lease == told.Lease
+			if before {
+				batch = append(batch, Change{Report: r})
+			}
+			return before
+		})
 		batch = append(batch, Change{Gone: &told})
 		delete(f.told, replica)
 	}

@@ -558,6 +558,10 @@ func (t *term) Publish(ctx context.Context, pool string, status []byte) error {
 	if err := t.leadLocked(ctx); err != nil {
 		return err
 	}
+	if status == nil {
+		delete(m.status, pool)
+		return nil
+	}
 	m.status[pool] = slices.Clone(status)
 	m.tellLocked(func(f *feed) {
 		if f.status != nil {

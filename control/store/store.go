@@ -96,7 +96,7 @@ type Leadership interface {
 	// last replaces all before, of whatever leader; an earlier try that comes late does
 	// not replace a later one.
 	Tell(ctx context.Context, n *control.News) error
-	// Publish what the leader tells people about a pool.
+	// Publish what the leader tells people about a pool; nil: nothing any more.
 	Publish(ctx context.Context, pool string, status []byte) error
 	// Resign ends the term, so that another may lead at once. After an error it may be
 	// repeated.

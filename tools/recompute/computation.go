@@ -246,9 +246,9 @@ func (x *computation) decide(path string, c *effectClaim, d []float64) string {
 		met := 1-beyond >= level
 		switch {
 		case n < claimPairs || !met:
-		case good*least < good*c.Margin:
+		case good*least < good*c.Margin && x.below(d, c.Margin, good) <= 1-level:
 			own = "fail"
-		case good*harm > good*c.Margin && n >= noHarmPairs:
+		case good*harm > good*c.Margin && n >= noHarmPairs && x.below(d, c.Margin, -good) <= 1-level:
 			own = "pass"
 		}
 	default:
@@ -276,6 +276,16 @@ func (x *computation) decide(path string, c *effectClaim, d []float64) string {
 		return "inconclusive"
 	}
 	return own
+}
+
+// below is the one-sided p-value of the effects' mean being below the margin, where a
+// sign turns the axis.
+func (x *computation) below(d []float64, margin, sign float64) float64 {
+	shifted := make([]float64, len(d))
+	for i := range d {
+		shifted[i] = sign * (d[i] - margin)
+	}
+	return flipBelow(shifted, x.Analysis.FlipSeed)
 }
 
 // withheld tells whether a claim is not made: the plan is not finished, the rig was

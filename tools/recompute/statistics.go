@@ -116,9 +116,10 @@ func interval(d []float64, level float64) (low, high, has float64) {
 	return lowEnd(d, k), highEnd(d, k), 1 - 2*beyond
 }
 
-// flip is the two-sided sign-flip test's p-value.
-func flip(d []float64, seed uint64) float64 {
-	e := slices.Clone(d)
+// flippable puts numbers in the place of what is infinite or not known, and returns their
+// sum, and by how much rounding may move it.
+func flippable(d []float64) (e []float64, sum, eps float64) {
+	e = slices.Clone(d)
 	big := 0.0
 	for i, v := range e {
 		if math.IsNaN(v) {
@@ -130,7 +131,7 @@ func flip(d []float64, seed uint64) float64 {
 	if big = 2 * big; big == 0 {
 		big = 1
 	}
-	sum, size := 0.0, 0.0
+	size := 0.0
 	for i, v := range e {
 		if math.IsInf(v, 0) {
 			e[i] = math.Copysign(big, v)
@@ -138,23 +139,40 @@ func flip(d []float64, seed uint64) float64 {
 		sum += e[i]
 		size += math.Abs(e[i])
 	}
-	eps := 1e-12 * size
+	return e, sum, 1e-12 * size
+}
+
+// flip is the two-sided sign-flip test's p-value.
+func flip(d []float64, seed uint64) float64 {
+	e, sum, eps := flippable(d)
 	far := math.Abs(sum) - eps
 	if len(e) > 40 {
-		return flipDrawn(e, far, seed)
+		return flipDrawn(e, seed, func(s float64) bool { return math.Abs(s) >= far })
 	}
 	if far <= 0 {
 		return 1
 	}
+	return math.Min(1, 1-flipUpTo(e, func(s float64) bool { return s >= far })+flipUpTo(e, func(s float64) bool { return s > -far }))
+}
+
+// flipBelow is the one-sided p-value of a mean below 0.
+func flipBelow(d []float64, seed uint64) float64 {
+	e, sum, eps := flippable(d)
+	if len(e) > 40 {
+		return flipDrawn(e, seed, func(s float64) bool { return s <= sum+eps })
+	}
+	return flipUpTo(e, func(s float64) bool { return s > sum+eps })
+}
+
+// flipUpTo is the share of all sign patterns whose sums are not yet beyond something.
+func flipUpTo(e []float64, beyond func(sum float64) bool) float64 {
 	a, b := signSums(e[:len(e)/2]), signSums(e[len(e)/2:])
 	sort.Float64s(b)
 	count := 0.0
 	for _, v := range a {
-		// Both ends: sums of at least far, and of at most -far.
-		count += float64(len(b) - sort.Search(len(b), func(i int) bool { return v+b[i] >= far }))
-		count += float64(sort.Search(len(b), func(i int) bool { return v+b[i] > -far }))
+		count += float64(sort.Search(len(b), func(i int) bool { return beyond(v + b[i]) }))
 	}
-	return math.Min(1, count/float64(len(a))/float64(len(b)))
+	return count / float64(len(a)) / float64(len(b))
 }
 
 func signSums(d []float64) []float64 {
@@ -171,7 +189,7 @@ func signSums(d []float64) []float64 {
 
 // flipDrawn draws 100,000 patterns by splitmix64; bits of a number are signs, from the
 // lowest, 64 effects to a number.
-func flipDrawn(d []float64, far float64, seed uint64) float64 {
+func flipDrawn(d []float64, seed uint64, hit func(sum float64) bool) float64 {
 	state := seed
 	next := func() uint64 {
 		state += 0x9e3779b97f4a7c15
@@ -194,7 +212,7 @@ func flipDrawn(d []float64, far float64, seed uint64) float64 {
 			}
 			s += v
 		}
-		if math.Abs(s) >= far {
+		if hit(s) {
 			hits++
 		}
 	}
