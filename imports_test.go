@@ -29,7 +29,7 @@ const module = "headgate"
 // its own, or from its own top folder. A new folder takes its place here.
 var layers = [][]string{
 	{"cmd", "e2e"},
-	{"bench", "config", "gateway"},
+	{"bench", "config", "gateway", "prove"},
 	{"relay", "sim"},
 	{"control", "engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},

@@ -53,15 +53,22 @@ func startForwarding(t *testing.T) *forwarding {
 		f.start(name)
 	}
 	f.settled()
-	for range 2 {
-		res := f.send(t.Context(), f.gates["a"], f.keys.app, chatPath, f.chat(long, true))
-		t.Cleanup(func() { res.Body.Close() })
-		f.fill = append(f.fill, res)
-		if by := res.Header.Get("Headgate-Replica"); by != "a" {
-			t.Fatalf("what there is room for at a is served by %q", by)
-		}
+	f.fill = make([]*http.Response, 2)
+	for i := range f.fill {
+		f.takes(i)
 	}
 	return f
+}
+
+// takes takes one of a's slots.
+func (f *forwarding) takes(slot int) {
+	f.t.Helper()
+	res := f.send(f.t.Context(), f.gates["a"], f.keys.app, chatPath, f.chat(long, true))
+	f.t.Cleanup(func() { res.Body.Close() })
+	f.fill[slot] = res
+	if by := res.Header.Get("Headgate-Replica"); by != "a" {
+		f.t.Fatalf("what there is room for at a is served by %q", by)
+	}
 }
 
 func (f *forwarding) start(name string) {
@@ -78,9 +85,10 @@ control:
   forward: {address: "http://%s", secret_env: HEADGATE_FLEET_SECRET}
 pools:
   - name: main
-    engines: [{name: gpu0, kind: vllm, url: "%s", slots: 6, observe_every: 50ms}]
+    engines: [{name: gpu0, kind: vllm, url: "%s", slots: 6, kv_tokens: 60000, observe_every: 50ms}]
+    control: {survival: {slots: 2, kv_tokens: 20000}}
     classes:
-      - {name: interactive, floor: {slots: 6}, unlent: {slots: 6}, queue: {wait: 60s}}
+      - {name: interactive, queue: {wait: 60s}}
       - {name: batch}
 `, f.keys.yaml, endpoints, name, f.at[name], f.engine.URL)).AwaitReady()
 }
@@ -127,22 +135,28 @@ func request(ctx context.Context, url, key string, body object, header ...string
 	return http.DefaultClient.Do(req)
 }
 
-// away makes streams at a until one is served by another replica, and returns it with that one's
-// name. What a replica was sent counts as used there for some seconds, so that the first may
-// stay at a.
+// away makes a stream at a that is served by another replica, and returns it with that one's name.
 func (f *forwarding) away(ctx context.Context) (res *http.Response, by string) {
 	f.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		res = f.send(ctx, f.gates["a"], f.keys.app, chatPath, f.chat(40, true))
-		if by = res.Header.Get("Headgate-Replica"); res.StatusCode == http.StatusOK && by != "a" {
-			return res, by
-		}
-		_, _ = io.Copy(io.Discard, res.Body) // to its end: an abort may take long to be confirmed
-		_ = res.Body.Close()
-		f.settled() // a slot has come to a for it
+	f.published() // what a replica was sent counts as used there until something newer is
+	res = f.send(ctx, f.gates["a"], f.keys.app, chatPath, f.chat(40, true))
+	if by = res.Header.Get("Headgate-Replica"); res.StatusCode != http.StatusOK || by == "a" {
+		f.t.Fatalf("%d, served by %s", res.StatusCode, by)
 	}
-	f.t.Fatal("no request is served elsewhere")
-	return nil, ""
+	return res, by
+}
+
+// published waits until the leader has published twice: the second is of after the first.
+func (f *forwarding) published() {
+	f.t.Helper()
+	var first uint64
+	headgate.AwaitGrants(f.t, f.gates["a"].Admin, "the leader publishes", func(v *gateway.GrantsView) bool {
+		n := fleetPool(v).Published
+		if first == 0 {
+			first = n
+		}
+		return n >= first+2
+	})
 }
 
 // outcomes are what a replica counts of requests that it has sent on, or got.
@@ -257,14 +271,10 @@ func TestForwarding(t *testing.T) {
 	if o := f.outcomes(b); o["invalid"] != "3" {
 		t.Errorf("b counts %v", o)
 	}
-	res := f.send(t.Context(), a, f.keys.app, chatPath, f.chat(2, false), "Headgate-Forwarded", line)
-	_ = res.Body.Close()
-	if res.StatusCode != http.StatusOK || res.Header.Get("Headgate-Replica") != "a" || res.Header.Get("Headgate-Decision") != "queued" {
-		t.Errorf("what was sent on before is served with %d by %s", res.StatusCode, res.Header.Get("Headgate-Replica"))
-	}
+	f.waits("what was sent on before", "Headgate-Forwarded", line)
+	f.takes(0)
 
 	// A client that leaves.
-	f.settled()
 	ctx, leave := context.WithCancel(t.Context())
 	res, by := f.away(ctx)
 	untilLoad(t, f.engine.URL, 3, 0)
@@ -289,37 +299,46 @@ func TestForwarding(t *testing.T) {
 		}
 		return used == 6
 	})
-	ctx, leave = context.WithTimeout(t.Context(), patience)
+	f.waits("what nobody has room for")
+}
+
+// waits makes a request at a that stays there, until what takes one of its slots ends.
+func (f *forwarding) waits(what string, header ...string) {
+	f.t.Helper()
+	a := f.gates["a"]
+	ctx, leave := context.WithTimeout(f.t.Context(), patience)
 	defer leave()
-	waits := make(chan *http.Response, 1)
+	got := make(chan *http.Response, 1)
 	go func() {
-		res, err := request(ctx, a.URL+chatPath, f.keys.app, f.chat(2, false))
+		res, err := request(ctx, a.URL+chatPath, f.keys.app, f.chat(2, false), header...)
 		if err != nil {
-			t.Error(err)
+			f.t.Error(err)
 		}
-		waits <- res
+		got <- res
 	}()
 	a.AwaitPool("one waits at a", func(s *admission.Snapshot) bool { return class(s, "interactive").Queue == 1 })
 	_ = f.fill[0].Body.Close()
-	if res = <-waits; res != nil {
+	if res := <-got; res != nil {
 		_ = res.Body.Close()
 		if res.StatusCode != http.StatusOK || res.Header.Get("Headgate-Replica") != "a" || res.Header.Get("Headgate-Decision") != "queued" {
-			t.Errorf("what nobody has room for gets %d, %s, by %s", res.StatusCode, res.Header.Get("Headgate-Decision"), res.Header.Get("Headgate-Replica"))
+			f.t.Errorf("%s gets %d, %s, by %s", what, res.StatusCode, res.Header.Get("Headgate-Decision"), res.Header.Get("Headgate-Replica"))
 		}
 	}
 }
 
-// next makes a request at a, which has to be served, and leaves nothing behind there.
+// next makes a request at a, where one of its slots comes free: it has to be served, and leaves
+// nothing behind there.
 func (f *forwarding) next(what string) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
+	_ = f.fill[0].Body.Close()
 	res := f.send(ctx, f.gates["a"], f.keys.app, chatPath, f.chat(2, false))
 	defer res.Body.Close()
 	if b, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusOK {
 		f.t.Errorf("after %s: %d %s %v", what, res.StatusCode, b, err)
 	}
-	held(f.gates["a"], 2)
+	held(f.gates["a"], 1)
 }
 
 // TestForwardingStopped: a replica that is stopped keeps what it has taken, whose client waits
@@ -341,10 +360,11 @@ func TestForwardingStopped(t *testing.T) {
 	defer other.Resume()
 	ctx, leave = context.WithTimeout(t.Context(), patience)
 	defer leave()
+	_ = f.fill[0].Body.Close()
 	res = f.send(ctx, a, f.keys.app, chatPath, f.chat(2, false))
 	body, err := io.ReadAll(res.Body)
 	_ = res.Body.Close()
-	if err != nil || res.StatusCode != http.StatusOK || res.Header.Get("Headgate-Replica") != "a" || res.Header.Get("Headgate-Decision") != "queued" {
+	if err != nil || res.StatusCode != http.StatusOK || res.Header.Get("Headgate-Replica") != "a" {
 		t.Errorf("beside a replica that is stopped: %v %v %s", err, res, body)
 	}
 	if o := f.outcomes(a); o["failed"] != "" || o["left"] != "1" || o["unreachable"] == "" {
@@ -376,13 +396,15 @@ func TestForwardingKilled(t *testing.T) {
 	}
 	held(a, 2)
 	f.next("a death in a stream")
-	dead := by
-
-	// Before the first byte.
-	failed := func() string { return f.outcomes(a)["failed"] }
-	if n := failed(); n != "1" {
+	if n := f.outcomes(a)["failed"]; n != "1" {
 		t.Errorf("%s requests failed elsewhere", n)
 	}
+}
+
+// TestForwardingKilledEarly: so does one that dies before the first byte.
+func TestForwardingKilledEarly(t *testing.T) {
+	f := startForwarding(t)
+	a := f.gates["a"]
 	sent := func() (all []journal.Event) {
 		for _, e := range a.Events() {
 			if e.Kind == journal.Forwarded {
@@ -397,7 +419,7 @@ func TestForwardingKilled(t *testing.T) {
 		err  error
 	}
 	got := make(chan answer, 1)
-	by = ""
+	by := ""
 	for deadline := time.Now().Add(patience); by == ""; {
 		headgate.AwaitGrants(t, a.Admin, "a has its two slots and no more", func(v *gateway.GrantsView) bool { return granted(v, "a") == 2 })
 		before := len(sent())
@@ -428,13 +450,10 @@ func TestForwardingKilled(t *testing.T) {
 		r.Header.Get("Headgate-Replica") != by || r.Header.Get("Headgate-Decision") != "forwarded" {
 		t.Errorf("%v %v %s", r.err, r.Response, r.body)
 	}
-	if n := failed(); n != "2" {
+	if n := f.outcomes(a)["failed"]; n != "1" {
 		t.Errorf("%s requests failed elsewhere", n)
 	}
 	untilLoad(t, f.engine.URL, 2, 0) // it ran once, and nobody else runs it
 	held(a, 2)
 	f.next("a death before the first byte")
-	if by == dead {
-		t.Errorf("replica %s was sent something after it was killed", by)
-	}
 }

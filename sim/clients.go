@@ -101,7 +101,7 @@ func (r *runner) leave(i int) error {
 	q, f := &r.run.Records[i], &r.flights[i]
 	q.Outcome, q.Cause, f.gone = Failed, admission.CauseClientGone.String(), true
 	if f.queued {
-		return r.step(r.gate(i), &admission.Event{Kind: admission.Cancel, ID: admission.MakeID(1, uint32(i))})
+		return r.step(r.gate(i), &admission.Event{Kind: admission.Cancel, ID: f.id})
 	}
 	if f.attempt == 0 { // it waits to be sent again
 		return nil

@@ -75,7 +75,7 @@ func TestSpread(t *testing.T) {
 			t.Fatal(err)
 		}
 		arm.Fleet = &Fleet{Replicas: 3, Spread: c.spread}
-		r, err := simulation(&trace.Trace{Entries: requests}, arm)
+		r, err := simulation(&trace.Trace{Entries: requests}, arm, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,6 +28,13 @@ type runner struct {
 	fx       []admission.Effect
 	events   []simengine.Event
 
+	backlog   *Backlog
+	recorded  int      // requests of the trace; those of the backlog are behind them
+	occupants []int32  // of the backlog's slots in the core, by slot
+	turns     []uint32 // generations of these slots
+	due       []refill // by time
+	offered   int      // requests of the backlog so far
+
 	prefilling []int32 // attempts with prompt left to compute, in the order in which the engine took them
 	prefilled  int64   // tokens by the engine's own count
 }
@@ -46,6 +53,7 @@ func newGate(t *admission.Table, capacity int) *gate {
 
 // flight is where one request is.
 type flight struct {
+	id      admission.ID
 	gate    int32
 	kept    int32 // tokens of output from earlier attempts
 	attempt int32 // at the engine, counted from 1; 0 is none
@@ -74,8 +82,12 @@ type attempt struct {
 const progressEvery = 16
 
 // Simulate runs a trace through an arm.
-func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
-	r, err := simulation(t, arm)
+func Simulate(t *trace.Trace, arm *Arm) (*Run, error) { return SimulateWith(t, arm, nil) }
+
+// SimulateWith does so with a backlog beside the trace, nil for none. The backlog's
+// requests are the records behind the trace's.
+func SimulateWith(t *trace.Trace, arm *Arm, b *Backlog) (*Run, error) {
+	r, err := simulation(t, arm, b)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +98,7 @@ func Simulate(t *trace.Trace, arm *Arm) (*Run, error) {
 }
 
 // simulation is a run that has not begun.
-func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
+func simulation(t *trace.Trace, arm *Arm, b *Backlog) (*runner, error) {
 	requests := t.Entries
 	e, err := simengine.New(arm.Engine)
 	if err != nil {
@@ -94,7 +106,15 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 	}
 	r := &runner{
 		arm: arm, engine: e, classes: map[string]admission.Class{}, flights: make([]flight, len(requests)),
-		waits: map[int]int{}, sessions: map[string]uint32{},
+		waits: map[int]int{}, sessions: map[string]uint32{}, recorded: len(requests),
+	}
+	if arm.Table != nil {
+		for k := range arm.Table.Classes {
+			r.classes[arm.Table.Classes[k].Name] = admission.Class(k)
+		}
+	}
+	if err := r.stock(b); err != nil {
+		return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
 	}
 	if arm.Table != nil {
 		if arm.Fleet != nil {
@@ -102,10 +122,7 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 				return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
 			}
 		} else {
-			r.gates = []*gate{newGate(arm.Table, len(requests)+1)}
-		}
-		for k := range arm.Table.Classes {
-			r.classes[arm.Table.Classes[k].Name] = admission.Class(k)
+			r.gates = []*gate{newGate(arm.Table, len(requests)+len(r.occupants)+1)}
 		}
 	}
 	r.run.Records = make([]Record, len(requests))
@@ -117,6 +134,7 @@ func simulation(t *trace.Trace, arm *Arm) (*runner, error) {
 			return nil, arm.lacks(&q)
 		}
 		r.run.Records[i] = Record{Entry: q, Admitted: -1, Scheduled: -1, First: -1, Done: -1}
+		r.flights[i].id = admission.MakeID(1, uint32(i))
 	}
 	return r, nil
 }
@@ -154,6 +172,9 @@ func (r *runner) all(requests []trace.Entry) error {
 				return err
 			}
 		}
+		if err := r.refill(); err != nil {
+			return err
+		}
 		if r.fleet != nil {
 			if err := r.report(next == len(requests)); err != nil {
 				return err
@@ -179,6 +200,9 @@ func (r *runner) next(requests []trace.Entry, next int) (at time.Duration, ok bo
 	}
 	if len(r.timers) > 0 && (!ok || r.timers[0].at < at) {
 		at, ok = r.timers[0].at, true
+	}
+	if len(r.due) > 0 && (!ok || r.due[0].at < at) {
+		at, ok = max(r.due[0].at, r.now), true
 	}
 	serves := ok || r.queued > 0
 	sooner := func(t time.Duration) {
@@ -207,7 +231,7 @@ func (r *runner) arrive(i int) error {
 		return r.submit(i)
 	}
 	return r.step(r.gate(i), &admission.Event{
-		Kind: admission.Offer, ID: admission.MakeID(1, uint32(i)), Class: r.classes[q.Class],
+		Kind: admission.Offer, ID: r.flights[i].id, Tenant: r.tenant(i), Class: r.classes[q.Class],
 		Prompt: int32(q.PromptTokens), Out: declared(q), N: 1, Session: r.session(i),
 	})
 }
@@ -288,7 +312,7 @@ func (r *runner) step(g *gate, ev *admission.Event) error {
 
 // do carries out one effect.
 func (r *runner) do(g *gate, e *admission.Effect) error {
-	i := int(e.ID.Slot())
+	i := r.index(e.ID)
 	switch e.Op {
 	case admission.Queued:
 		r.await(i, true)
@@ -308,16 +332,18 @@ func (r *runner) do(g *gate, e *admission.Effect) error {
 	case admission.Reject:
 		r.await(i, false)
 		r.run.Records[i].Outcome, r.run.Records[i].Cause = Rejected, e.Cause.String()
+		r.gone(i, refusedPause)
 	case admission.Done:
 		r.await(i, false)
 		if q := &r.run.Records[i]; e.Cause != admission.CauseFinished {
 			q.Outcome, q.Cause = Failed, e.Cause.String()
 		}
+		r.gone(i, 0)
 	case admission.Reclaim:
 		q := &r.run.Records[i]
 		q.Reclaims++
 		// What is ended for a request that found a recall open counts for that.
-		c, own := r.waits[int(e.For.Slot())]
+		c, own := r.waits[r.index(e.For)]
 		if !own {
 			c = len(r.run.Recalls) - 1
 		}
@@ -352,7 +378,7 @@ func (r *runner) stage(g *gate, e *admission.Effect) {
 	switch e.Cause {
 	case admission.CauseRecallOpened:
 		g.recalls[e.Seq] = len(r.run.Recalls)
-		r.waits[int(e.For.Slot())] = len(r.run.Recalls)
+		r.waits[r.index(e.For)] = len(r.run.Recalls)
 		r.run.Recalls = append(r.run.Recalls, Recall{Class: r.arm.Table.Classes[e.Class].Name, Opened: r.now, Granted: -1, Settled: -1, Scheduled: -1})
 	case admission.CauseRecallGranted:
 		c := &r.run.Recalls[g.recalls[e.Seq]]
@@ -437,6 +463,7 @@ func (r *runner) over(tag int32, why admission.Cause) error {
 		why = admission.CauseClientGone
 	}
 	if r.gates == nil {
+		r.gone(int(a.request), 0)
 		return nil
 	}
 	g := r.gate(int(a.request))

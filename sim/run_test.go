@@ -17,7 +17,7 @@ import (
 
 // ran is a run that is over, with its engine.
 func ran(t interface{ Fatal(...any) }, entries []trace.Entry, arm *Arm) *runner {
-	r, err := simulation(&trace.Trace{Entries: entries}, arm)
+	r, err := simulation(&trace.Trace{Entries: entries}, arm, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestWarm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := simulation(&trace.Trace{Entries: []trace.Entry{{ID: "b", Class: trace.Batch, PromptTokens: 1600, Output: 8}}}, arm)
+	r, err := simulation(&trace.Trace{Entries: []trace.Entry{{ID: "b", Class: trace.Batch, PromptTokens: 1600, Output: 8}}}, arm, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"headgate/prove"
 	"headgate/trace"
 )
 
@@ -47,10 +48,14 @@ func traceGenerateCommand() *cobra.Command {
 
 func traceImportCommand() *cobra.Command {
 	var class string
+	var journal prove.Source
 	var limit int
 	var duration time.Duration
 	cmd := &cobra.Command{
-		Use: "import FILE", Short: "Write a recorded log to standard output, as a trace in the published format", Args: cobra.ExactArgs(1),
+		Use: "import FILE...", Short: "Write a recorded log or a journal to standard output, as a trace in the published format", Args: cobra.MinimumNArgs(1),
+		Long: `Write a recorded log to standard output, as a trace in the published format. A
+journal of Headgate's may be in several files, rotated or compressed with gzip; it has
+classes of its own, and the lengths that answers really had.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case class != trace.Interactive && class != trace.Batch:
@@ -58,7 +63,16 @@ func traceImportCommand() *cobra.Command {
 			case limit < 0 || duration < 0:
 				return fmt.Errorf("--limit is %d and --duration %v: allowed are 0, which is all, and more", limit, duration)
 			}
-			t, err := readTrace(args[0], class)
+			var t *trace.Trace
+			var err error
+			if prove.IsJournal(args[0]) {
+				journal.Files = args
+				t, err = journalTrace(journal)
+			} else if len(args) > 1 || journal.Pool != "" || journal.Engine != "" {
+				return fmt.Errorf("%s is no journal: allowed is one file, without --pool and --engine-name", args[0])
+			} else {
+				t, err = readTrace(args[0], class)
+			}
 			if err != nil {
 				return err
 			}
@@ -71,6 +85,8 @@ func traceImportCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&class, "class", trace.Interactive, "class of its requests: interactive or batch; a trace of the published format has its own")
+	f.StringVar(&journal.Pool, "pool", "", "of a journal: the pool, where it has several")
+	f.StringVar(&journal.Engine, "engine-name", "", "of a journal: the engine, where the pool has several")
 	f.IntVar(&limit, "limit", 0, "most requests, the first ones; 0 is all")
 	f.DurationVar(&duration, "duration", 0, "how much of its time, such as 10m; 0 is all")
 	return cmd

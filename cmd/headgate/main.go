@@ -40,6 +40,7 @@ back when the protected demand returns.`,
 		simCommand(),
 		kvCommand(),
 		occupancyCommand(),
+		proveCommand(),
 		benchCommand(),
 		versionCommand(),
 	)

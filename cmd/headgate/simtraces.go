@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"headgate/prove"
 	"headgate/sim"
 	"headgate/trace"
 )
@@ -191,11 +192,24 @@ func (in *simTraces) cut(file string, t *trace.Trace) (*trace.Trace, error) {
 	return cut, nil
 }
 
+// readTrace reads a trace of any format; a journal has classes of its own.
 func readTrace(path, class string) (*trace.Trace, error) {
+	if prove.IsJournal(path) {
+		return journalTrace(prove.Source{Files: []string{path}})
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	t, err := trace.Read(f, path, class)
 	return t, errors.Join(err, f.Close())
+}
+
+// journalTrace is the arrivals that a journal recorded.
+func journalTrace(s prove.Source) (*trace.Trace, error) {
+	r, err := prove.Record(s)
+	if err != nil {
+		return nil, err
+	}
+	return r.Trace()
 }
