@@ -160,7 +160,7 @@ func tableOf(t *testing.T, kind string, of []string) string {
 			case "lent":
 				share, p50, p95, batch := a.metric("on_time_share"), a.metric("ttft_p50"), a.metric("ttft_p95"), a.metric("batch_tokens_per_s")
 				tab.add(r.Plan.Name, a.Name, fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered), show(share.Worst, share.Unit)+", "+orDash(share.WorstSource),
-					show(p50.Median, p50.Unit)+", "+show(p95.Median, p95.Unit), show(batch.Median, "")+", "+show(batch.Worst, ""), fmt.Sprintf("%d, %d", a.Beside.Recalls, a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
+					show(p50.Median, p50.Unit)+", "+show(p95.Median, p95.Unit), strings.TrimSpace(show(batch.Median, ""))+", "+strings.TrimSpace(show(batch.Worst, "")), fmt.Sprintf("%d, %d", a.Beside.Recalls, a.Total.Reclaims), strconv.Itoa(a.Total.WastedTokens))
 			case "ends":
 				tab.add(r.Plan.Name, a.Name, fmt.Sprintf("%d of %d", a.OnTime.Met, a.OnTime.Offered), strconv.Itoa(a.Total.Offered), strconv.Itoa(a.Total.Completed),
 					strconv.Itoa(a.Total.Refused), strconv.Itoa(a.Total.Failed), strconv.Itoa(a.Total.BatchDone), strconv.Itoa(a.Total.WastedTokens))
