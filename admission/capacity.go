@@ -417,7 +417,7 @@ func (c *Core) admit(slot int32, f *fitting) {
 	*h = hold{
 		gen: h.gen + 1, state: holdLive, class: q.class, engine: f.engine, req: c.requestID(slot),
 		amount: f.amount, reserved: f.amount[KV], prompt: q.prompt + q.kept, cached: q.prompt + q.kept - q.work(&c.engines[f.engine]), whole: q.whole, expect: f.expect, limit: f.limit, n: q.n,
-		admitted: c.now, prev: none, next: none,
+		together: c.engines[f.engine].spec.Together && c.engines[f.engine].going != (Amount{}), admitted: c.now, prev: none, next: none,
 	}
 	q.state, q.hold = stateRunning, i
 	if f.piece > 0 {

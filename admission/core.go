@@ -213,6 +213,7 @@ type hold struct {
 	piece     int32  // tokens of a prompt that it only warms; 0 is the whole request
 	starting  bool   // it has no token yet
 	alone     bool   // no other hold of the engine was starting meanwhile
+	together  bool   // it was sent while others of the engine were on their way out
 	prompt    int32
 	cached    int32
 	out       int32
@@ -687,7 +688,8 @@ func (c *Core) ended(ev *Event) {
 	if ev.Cause == CauseUnreachable && en.state == Ready {
 		c.setState(h.engine, Down)
 	}
-	if ev.Flags&(FlagElsewhere|FlagUntouched) == FlagElsewhere && h.first == 0 {
+	early := h.early(ev)
+	if ev.Flags&(FlagElsewhere|FlagUntouched) == FlagElsewhere && h.first == 0 && !early {
 		c.fault(en, ev.Retry)
 	}
 	slot := int32(h.req.Slot())
@@ -719,7 +721,7 @@ func (c *Core) ended(ev *Event) {
 		again = (!c.drain || kept) && ev.Cause != CauseClientGone && (ev.Cause != CauseTimeout || ev.Flags&FlagElsewhere != 0)
 	}
 	if again && !onward {
-		again = c.retries(ev, q, en)
+		again = c.retries(ev, q, en, early)
 	}
 	if again {
 		// The table may have changed while it ran.
@@ -748,17 +750,32 @@ func (c *Core) ended(ev *Event) {
 	}
 }
 
+// early tells whether an engine refused a hold for want of room that was about to come
+// free: it was sent together with the aborts that make it. That is no fault of the
+// engine's, and nothing that the client should hear of.
+func (h *hold) early(ev *Event) bool {
+	return h.together && h.first == 0 && ev.Flags&(FlagElsewhere|FlagUntouched|FlagBusy) == FlagElsewhere|FlagBusy
+}
+
+// earlyPause is after what time such a request is tried again: a step of an engine, and
+// some.
+const earlyPause = Time(50e6)
+
 // retries tells whether a request that an engine has failed is tried again, elsewhere
 // or later.
-func (c *Core) retries(ev *Event, q *request, failed *engine) bool {
+func (c *Core) retries(ev *Event, q *request, failed *engine, early bool) bool {
 	says := ev.Flags & (FlagElsewhere | FlagUntouched)
 	moves := says&FlagElsewhere != 0 && c.elsewhere(&c.classes[q.class], failed, q)
 	later := says == FlagElsewhere && ev.Flags&FlagBusy != 0 || says == FlagUntouched
-	if later && !moves && ev.Flags&FlagKept != 0 {
+	if later && !moves && (ev.Flags&FlagKept != 0 || early) {
 		if q.avoided >= maxAvoids {
 			return false
 		}
-		c.avoid(q, failed, ev.Retry)
+		retry := ev.Retry
+		if early {
+			retry = max(retry, earlyPause)
+		}
+		c.avoid(q, failed, retry)
 		return true
 	}
 	again := (moves || says == FlagUntouched) && q.tries < maxTries
