@@ -136,6 +136,9 @@ func (r *run) request(ctx context.Context, e *trace.Entry, tenant string) (*http
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	// A connection that the other end closes in the moment in which it is used again says
+	// nothing of the request: it goes out on a new one. The key itself is not sent.
+	req.Header["Idempotency-Key"] = []string{}
 	r.arm.sign(req.Header, caller{e.Class, tenant})
 	return req, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -86,6 +87,37 @@ func TestUnreachable(t *testing.T) {
 	}
 	if a := (&run{client: http.DefaultClient}).ask(req); a.outcome != sim.Failed || a.cause != "unreachable" {
 		t.Errorf("answer %+v", a)
+	}
+}
+
+// TestClosedConnection: an engine that closes a connection in the moment in which a
+// request comes on it has not seen that request, and gets it on another.
+func TestClosedConnection(t *testing.T) {
+	asked := map[string]int{} // by connection; its requests come one after another
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if asked[q.RemoteAddr]++; asked[q.RemoteAddr] > 1 {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = c.Close()
+			return
+		}
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")
+	}))
+	defer s.Close()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	r := &run{job: &bench.Job{Plan: &bench.Plan{}, Source: &bench.Source{Seed: 1}}, engine: &engine{model: "m", kind: "vllm"}, arm: &arm{url: s.URL}, client: client}
+	for range 3 {
+		req, err := r.request(t.Context(), &trace.Entry{ID: "batch-1", Class: "batch", PromptTokens: 3, MaxTokens: 1, Output: 1}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := r.ask(req); a.outcome != sim.Completed {
+			t.Errorf("answer %+v", a)
+		}
 	}
 }
 
