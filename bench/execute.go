@@ -149,7 +149,7 @@ func (x *Executor) unchanged(m *Manifest) error {
 // blocks is how many sources are run at most.
 func (x *Executor) blocks() (int, error) {
 	n, want := len(x.Workloads.Sources), x.Plan.Stop.Pairs
-	if x.Plan.Stop.EProcess > 0 {
+	if x.Plan.Stop.AtMost > 0 {
 		want = x.Plan.Stop.AtMost
 	}
 	if want > n {
@@ -163,8 +163,17 @@ func (x *Executor) blocks() (int, error) {
 
 // over tells whether the stop rule holds already, and the e-process.
 func (x *Executor) over(results []Result) (bool, float64, error) {
-	if x.Plan.Stop.EProcess == 0 {
-		return false, 0, nil
+	if stop := &x.Plan.Stop; stop.EProcess == 0 {
+		if stop.AtMost == 0 {
+			return false, 0, nil
+		}
+		n := 0
+		for _, pair := range Pairs(results, x.Plan.Compare.Baseline, x.Plan.Compare.Treatment) {
+			if pair.Excluded() == "" {
+				n++
+			}
+		}
+		return n >= stop.Pairs, 0, nil
 	}
 	d, err := Differences(x.Plan, x.Dir, results, x.Plan.Compare.Gain.Metric)
 	if err != nil {

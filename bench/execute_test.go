@@ -153,7 +153,12 @@ func TestExecuteStops(t *testing.T) {
 			t.Errorf("%s: %d runs, want %d; last said %+v", c.stop, len(m.ran), 2*c.pairs, last)
 		}
 	}
-	x := executor(t, t.TempDir(), "stop: {pairs: 13}\n", &made{})
+	m := &made{invalid: "seed2/priority"}
+	x := executor(t, t.TempDir(), "stop: {pairs: 3, at_most: 12}\n", m)
+	if err := x.Execute(t.Context()); err != nil || len(m.ran) != 8 {
+		t.Errorf("three of four pairs count: %d runs, want 8: %v", len(m.ran), err)
+	}
+	x = executor(t, t.TempDir(), "stop: {pairs: 13}\n", &made{})
 	if err := x.Execute(t.Context()); err == nil || !strings.Contains(err.Error(), "13 pairs") {
 		t.Errorf("more pairs than traces: %v", err)
 	}

@@ -225,11 +225,13 @@ func DefaultLimits() Limits {
 }
 
 // Stop ends the comparison: after so many pairs, or, looked at after every pair,
-// when an e-process has reached a value.
+// when so many of at most AtMost count, or when an e-process has reached a value.
+// To wait for pairs that count biases nothing: what makes a pair invalid does not
+// look at what its runs achieved.
 type Stop struct {
 	Pairs    int     `yaml:"pairs"` // 0 is one for each source
 	EProcess float64 `yaml:"e_process"`
-	AtMost   int     `yaml:"at_most"` // pairs, with EProcess
+	AtMost   int     `yaml:"at_most"` // pairs that are run
 }
 
 // Duration is a time.Duration that is written like 5s in a plan.
@@ -446,8 +448,10 @@ func (p *Plan) Validate(bad func(path string, value any, allowed string)) {
 		bad("stop.pairs", s.Pairs, "0 beside e_process: a comparison stops by one rule")
 	case s.EProcess != 0 && s.EProcess <= 1:
 		bad("stop.e_process", s.EProcess, "a value above 1, such as 20")
-	case s.EProcess == 0 && s.AtMost != 0, s.AtMost < 0:
-		bad("stop.at_most", s.AtMost, "pairs from 1 on, beside e_process")
+	case s.EProcess == 0 && s.Pairs == 0 && s.AtMost != 0, s.AtMost < 0:
+		bad("stop.at_most", s.AtMost, "pairs from 1 on, beside e_process or pairs")
+	case s.AtMost != 0 && s.AtMost < s.Pairs:
+		bad("stop.at_most", s.AtMost, fmt.Sprintf("as many as stop.pairs, %d, or more", s.Pairs))
 	}
 }
 

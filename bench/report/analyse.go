@@ -122,7 +122,7 @@ func (q *Question) check() error {
 func planned(e *Evidence) int {
 	p := e.Plan
 	n := p.Stop.Pairs
-	if p.Stop.EProcess > 0 {
+	if p.Stop.AtMost > 0 {
 		n = p.Stop.AtMost
 	}
 	if n == 0 && p.Workload.Profile != "" {
@@ -300,6 +300,9 @@ func criterionScale(c *bench.Criterion) string {
 // judge makes every effect, and the verdict.
 func (a *Analysis) judge(pairs []pairOf) error {
 	rep, p := &a.Report, a.plan
+	if s := &p.Stop; s.EProcess == 0 && s.AtMost > 0 && rep.counted() >= s.Pairs {
+		rep.Plan.PairsPlanned = s.Pairs
+	}
 	unfinished := ""
 	if n := rep.Plan.PairsPlanned; rep.Plan.StopAt == 0 && len(pairs) < n {
 		unfinished = fmt.Sprintf("%d of %d pairs have run, and a fixed number of pairs is not judged before all have", len(pairs), n)

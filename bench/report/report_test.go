@@ -440,6 +440,29 @@ func TestAnUnfinishedPlanIsNotJudged(t *testing.T) {
 	}
 }
 
+// TestAPlanThatWaitsForPairsThatCount is judged once so many count, or all that it may
+// run have.
+func TestAPlanThatWaitsForPairsThatCount(t *testing.T) {
+	build := func(n int) *Report {
+		m := makeEvidence(t, 34, "ttft_p50", "stop: {pairs: 30, at_most: 34}")
+		for i := range n {
+			var gates []bench.Gate
+			if i == 3 {
+				gates = append(gates, bench.Gate{Name: bench.GateClock, Words: "the clock stepped"})
+			}
+			m.add(i, 0, "a", 1, 20, 0, gates...)
+			m.add(i, 1, "b", 0.5*wobble(i), 20, 0)
+		}
+		return &analyse(t, Registered(m.e)).Report
+	}
+	if r := build(31); r.Verdict != "pass" || r.Plan.PairsPlanned != 30 {
+		t.Errorf("30 of 31 count: %s of %d, %v", r.Verdict, r.Plan.PairsPlanned, r.Reasons)
+	}
+	if r := build(30); r.Verdict != "inconclusive" || r.Plan.PairsPlanned != 34 {
+		t.Errorf("29 of 30 count: %s of %d, %v", r.Verdict, r.Plan.PairsPlanned, r.Reasons)
+	}
+}
+
 func TestAPlanThatMayStopIsJudgedByItsEProcess(t *testing.T) {
 	build := func(n int, b float64) *Report {
 		m := makeEvidence(t, 40, "ttft_p50", "stop: {e_process: 20, at_most: 40}")

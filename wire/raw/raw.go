@@ -240,13 +240,15 @@ func (v Value) Number() (n int, ok bool) {
 func EventData(raw []byte) []byte {
 	var data []byte
 	for len(raw) > 0 {
-		line := raw
-		if n := bytes.IndexByte(raw, '\n'); n >= 0 {
-			line, raw = raw[:n], raw[n+1:]
-		} else {
-			raw = nil
+		n := bytes.IndexByte(raw, '\n')
+		if n < 0 {
+			n = len(raw)
 		}
-		line, ok := bytes.CutPrefix(line, []byte("data:"))
+		if cr := bytes.IndexByte(raw[:n], '\r'); cr >= 0 {
+			n = cr // a line may end with that alone
+		}
+		line, ok := bytes.CutPrefix(raw[:n], []byte("data:"))
+		raw = raw[min(n+1, len(raw)):]
 		switch {
 		case !ok:
 		case data == nil:

@@ -256,7 +256,7 @@ func FuzzStream(f *testing.F) {
 	for _, s := range []string{
 		"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n",
 		": x\n\ndata: {\"choices\":[{\"delta\":{\"reasoning\":\"a\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{\"}},{\"index\":3,\"function\":{\"name\":\"g\",\"arguments\":{}}}]}}],\"usage\":{\"completion_tokens_details\":{\"reasoning_tokens\":1}}}\n\n",
-		"data: {\"error\":\"x\"}\n\ndata: 1\n\n", "data: {\ndata: }\n\n",
+		"data: {\"error\":\"x\"}\n\ndata: 1\n\n", "data: {\ndata: }\n\n", "0\rdata:0\n\n",
 		"data: {\"choices\":[{\"delta\":{\"content\":\"\\\\\\\"\",\"tool_calls\":[{\"index\":1}]}}]}\n\n",
 	} {
 		f.Add([]byte(s))
