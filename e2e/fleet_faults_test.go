@@ -164,13 +164,17 @@ func (f *faulty) watch(ctx context.Context) {
 	})
 }
 
+// recovers is how long that takes at most: a lease, what is reserved for what a dead
+// replica has left, and some for a busy machine.
+const recovers = fleetTTL + time.Minute + patience
+
 // serves waits until each of the replicas has answered interactive requests again.
 func (f *faulty) serves(what string, gates ...*gate) {
 	f.t.Helper()
 	began := time.Now()
 	for _, g := range gates {
 		before := g.done.Load()
-		for deadline := began.Add(patience); g.done.Load() < before+3; {
+		for deadline := began.Add(recovers); g.done.Load() < before+3; {
 			if time.Now().After(deadline) {
 				f.t.Fatalf("%s: replica %s does not serve any more", what, g.name)
 			}

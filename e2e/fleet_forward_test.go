@@ -57,6 +57,7 @@ func startForwarding(t *testing.T) *forwarding {
 	for i := range f.fill {
 		f.takes(i)
 	}
+	f.published() // of the first status that comes nobody knows how old it is
 	return f
 }
 
