@@ -37,6 +37,9 @@ type process struct {
 // start runs a command. find, if not nil, is shown each line of its output.
 func start(argv []string, find func(line string)) (*process, error) {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), exited: make(chan struct{}), read: make(chan struct{}), look: find}
+	if argv[0] == "/proc/self/exe" {
+		p.cmd.Args[0] = os.Args[0] // a program may go by its name, and that is not one
+	}
 	p.cmd.SysProcAttr = ours()
 	// A pipe of our own: os/exec would wait until every descendant has closed its.
 	r, w, err := os.Pipe()
