@@ -90,14 +90,16 @@ func (x *Executor) Execute(ctx context.Context) error {
 		return slices.ContainsFunc(results, func(r Result) bool { return r.Block == s.Block && r.Arm == s.Arm })
 	}
 	x.tell(nil, slots, results, 0)
+	over, e, err := x.over(results)
+	if err != nil {
+		return err
+	}
 	var drawn *trace.Trace
 	of := -1
 	for _, s := range slots {
-		if s.Order == 0 && s.Block > 0 {
-			if over, e, err := x.over(results); err != nil || over {
-				x.tell(nil, nil, results, e)
-				return err
-			}
+		if s.Order == 0 && s.Block > 0 && over {
+			x.tell(nil, nil, results, e)
+			return nil
 		}
 		if done(s) {
 			continue
@@ -122,8 +124,7 @@ func (x *Executor) Execute(ctx context.Context) error {
 			return err
 		}
 		results = append(results, *r)
-		_, e, err := x.over(results)
-		if err != nil {
+		if over, e, err = x.over(results); err != nil {
 			return err
 		}
 		x.tell(r, slots, results, e)

@@ -682,31 +682,16 @@ func validArm(s string) bool {
 	})
 }
 
-// maxSeeds bounds one comparison.
-const maxSeeds = 100_000
-
 // Seeds reads a list of numbers and ranges. The error says what is allowed.
 func Seeds(s string) ([]uint32, error) {
-	bad := fmt.Errorf("numbers and ranges from 0 to 4294967295, such as 1-30 or 1,4,7-9, no number twice, %d in all", maxSeeds)
-	var seeds []uint32
-	for part := range strings.SplitSeq(s, ",") {
-		from, to, ranged := strings.Cut(strings.TrimSpace(part), "-")
-		a, err := strconv.ParseUint(from, 10, 32)
-		if err != nil {
-			return nil, bad
-		}
-		b := a
-		if ranged {
-			if b, err = strconv.ParseUint(to, 10, 32); err != nil || b < a {
-				return nil, bad
-			}
-		}
-		if uint64(len(seeds))+b-a >= maxSeeds {
-			return nil, bad
-		}
-		for n := a; n <= b; n++ {
-			seeds = append(seeds, uint32(n))
-		}
+	bad := fmt.Errorf("numbers and ranges from 0 to 4294967295, such as 1-30 or 1,4,7-9, no number twice, %d in all", trace.MaxSeeds)
+	parts := strings.Split(s, ",")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	seeds, ok := trace.ParseSeeds(strings.Join(parts, ","))
+	if !ok {
+		return nil, bad
 	}
 	sorted := slices.Clone(seeds)
 	slices.Sort(sorted)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -220,30 +219,10 @@ func requestWriter(path string) (each func(string, *sim.Source, *trace.Trace, *s
 	return each, func() error { return errors.Join(buf.Flush(), f.Close()) }, nil
 }
 
-// maxSeeds bounds one comparison.
-const maxSeeds = 100_000
-
 func parseSeeds(s string) ([]uint32, error) {
-	bad := fmt.Errorf("--seeds is %q: allowed are numbers and ranges from 0 to 4294967295, such as 1-30 or 1,4,7-9, %d in all", s, maxSeeds)
-	var seeds []uint32
-	for part := range strings.SplitSeq(s, ",") {
-		from, to, ranged := strings.Cut(part, "-")
-		a, err := strconv.ParseUint(from, 10, 32)
-		if err != nil {
-			return nil, bad
-		}
-		b := a
-		if ranged {
-			if b, err = strconv.ParseUint(to, 10, 32); err != nil || b < a {
-				return nil, bad
-			}
-		}
-		if uint64(len(seeds))+b-a >= maxSeeds {
-			return nil, bad
-		}
-		for n := a; n <= b; n++ {
-			seeds = append(seeds, uint32(n))
-		}
+	seeds, ok := trace.ParseSeeds(s)
+	if !ok {
+		return nil, fmt.Errorf("--seeds is %q: allowed are numbers and ranges from 0 to 4294967295, such as 1-30 or 1,4,7-9, %d in all", s, trace.MaxSeeds)
 	}
 	return seeds, nil
 }
