@@ -59,6 +59,7 @@ fuzz:
 
 lint: setup
 	go vet ./...
+	go vet -tags live ./cmd/headgate
 	./bin/staticcheck ./...
 	go -C tools vet ./testlog ./bars ./recompute
 	@unformatted=$$(find . -name node_modules -prune -o -name '*.go' -print | xargs gofmt -l); \
