@@ -59,8 +59,19 @@ type Batch struct {
 	// Errors are why it failed, by line of its file; MaxErrors of them at most.
 	Errors []LineError
 
-	// When it came to be so; zero: it did not.
+	// When it came to be so; zero: it did not. Expires is the end of its window.
 	Created, Started, Expires, FinalizingAt, CompletedAt, FailedAt, ExpiredAt, CancellingAt, CancelledAt time.Time
+}
+
+// End is the status that a batch ends with once its files are written.
+func (b *Batch) End() Status {
+	switch {
+	case !b.CancellingAt.IsZero():
+		return Cancelled
+	case !b.ExpiredAt.IsZero():
+		return Expired
+	}
+	return Completed
 }
 
 // Counts are of a batch's items. They are kept beside it, so that to ask for them costs
@@ -102,10 +113,10 @@ type Item struct {
 // that of every earlier claim of the item: what is written under a lower one is refused.
 type Claim struct {
 	Item
-	Tenant, Class, Endpoint, Input string
-	Deadline                       time.Time // end of the batch's window
-	Fence                          int64
-	Attempts                       int // that failed before this one
+	Tenant, Key, Class, Endpoint, Input string
+	Deadline                            time.Time // end of the batch's window
+	Fence                               int64
+	Attempts                            int // that failed before this one
 	// Kept is what was checkpointed of its answer; nil: nothing.
 	Kept json.RawMessage
 }
@@ -131,6 +142,7 @@ type Outcome struct {
 }
 
 // Retry puts an item back: it failed and is to be tried again, or was given back unrun.
+// What was kept of it stays.
 type Retry struct {
 	Batch     string
 	Line      int64
