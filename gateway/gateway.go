@@ -24,6 +24,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"headgate/batch"
 	"headgate/identity"
 	"headgate/relay"
 	"headgate/telemetry/tracing"
@@ -56,6 +57,8 @@ type Config struct {
 	Tracer *tracing.Tracer
 	// Spans answers POST /v1/traces on the admin listener; nil: there is none.
 	Spans http.Handler
+	// Batches are files and batches; nil: there are none, nor their routes.
+	Batches *batch.Service
 	// Fleet is what the admin listener tells of the fleet; nil: the process has its pools
 	// to itself.
 	Fleet *Fleet
@@ -255,39 +258,13 @@ func (w *response) call(p *identity.Principal, req *wire.Request, own identity.L
 	}
 }
 
-// pool finds the pool of a model in which the class has a share: of those to which the
-// model's name belongs most closely. A pool whose engines have not been heard of yet
-// may turn out to be the one.
+// pool finds the pool that serves a model to a class.
 func (w *response) pool(model, class string) (*relay.Pool, *wire.Error) {
-	best, unknown := 1, false
-	var pools []*relay.Pool
-	for _, p := range w.cfg.Pools {
-		switch n := p.Match(model); {
-		case n == 0:
-			unknown = unknown || p.Ready() != nil && len(p.Models()) == 0
-		case n == best:
-			pools = append(pools, p)
-		case n > best:
-			pools, best = append(pools[:0], p), n
-		}
-	}
-	var shares []string // of pools that serve the model, but not the class
-	for _, p := range pools {
-		if p.HasClass(class) {
-			return p, nil
-		}
-		shares = append(shares, p.Classes()...)
-	}
-	switch {
-	case shares != nil:
-		err := wire.NewError(wire.CodeClassNotPermitted, "class %s has no share of the engines that serve model %s; allowed for this model: %s",
-			class, model, strings.Join(shares, ", "))
+	pool, err := relay.Choose(w.cfg.Pools, model, class)
+	if err != nil && err.Code == wire.CodeClassNotPermitted {
 		err.Param = identity.ClassHeader
-		return nil, err
-	case unknown:
-		return nil, wire.EngineUnavailable(0)
 	}
-	return nil, w.cfg.noModel(model)
+	return pool, err
 }
 
 // newID returns a request id of 120 random bits.

@@ -3,7 +3,6 @@ package gateway
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 
 	"headgate/identity"
@@ -13,20 +12,7 @@ import (
 
 // list is what /v1/models shows: each model once, with the tightest context of
 // the pools that serve it.
-func (c *Config) list() []relay.Model {
-	var all []relay.Model
-	for _, p := range c.Pools {
-		for _, m := range p.Models() {
-			i := slices.IndexFunc(all, func(o relay.Model) bool { return o.ID == m.ID })
-			if i < 0 {
-				all = append(all, m)
-			} else if o := &all[i]; m.MaxContext > 0 && (o.MaxContext == 0 || m.MaxContext < o.MaxContext) {
-				o.MaxContext = m.MaxContext
-			}
-		}
-	}
-	return all
-}
+func (c *Config) list() []relay.Model { return relay.AllModels(c.Pools) }
 
 type modelJSON struct {
 	ID      string `json:"id"`
@@ -63,13 +49,7 @@ func (g *Gateway) model(w *response, r *http.Request, _ *identity.Principal) *wi
 	return w.cfg.noModel(id)
 }
 
-func (c *Config) noModel(id string) *wire.Error {
-	var names []string
-	for _, m := range c.list() {
-		names = append(names, m.ID)
-	}
-	return wire.ModelNotFound(id, names)
-}
+func (c *Config) noModel(id string) *wire.Error { return relay.NoModel(c.Pools, id) }
 
 func (w *response) json(v any) *wire.Error {
 	body, err := json.Marshal(v)

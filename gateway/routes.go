@@ -92,12 +92,22 @@ func (rt *route) takes(method string) bool {
 	return false
 }
 
+// find is the package's, with files and batches where the gateway has them.
+func (g *Gateway) find(u *url.URL) (route, bool) {
+	if g.cfg.Batches != nil {
+		if rt, ok := findBatch(u.EscapedPath()); ok {
+			return rt, true
+		}
+	}
+	return find(u)
+}
+
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	w := newResponse(out, r, g.live())
 	g.received(w, r)
 	w.dialect = dialectOf(r.URL.EscapedPath())
-	rt, ok := find(r.URL)
+	rt, ok := g.find(r.URL)
 	var err *wire.Error
 	switch {
 	case w.hopped && g.draining.Load():
@@ -145,7 +155,7 @@ func (g *Gateway) authenticated(w *response, r *http.Request, rt *route) (err *w
 		return err
 	}
 	// A caller that is not known gets nothing stored.
-	if g.cfg.Tracer != nil && rt.allow == allowPost {
+	if _, bounded := routes[r.URL.EscapedPath()]; bounded && g.cfg.Tracer != nil && rt.allow == allowPost {
 		w.trace(g.cfg.Tracer, r)
 	}
 	return rt.serve(g, w, r, p)

@@ -11,32 +11,38 @@ import (
 // The codes of every error that the gateway answers with. Clients may rely on
 // them, so they never change their meaning.
 const (
-	CodeInvalidJSON       = "invalid_json"
-	CodeInvalidField      = "invalid_field"
-	CodeMissingField      = "missing_field"
-	CodeBodyTooLarge      = "body_too_large"
-	CodeBodyTooSlow       = "body_too_slow"
-	CodeUnauthorized      = "unauthorized"
-	CodeClassNotPermitted = "class_not_permitted"
-	CodeModelNotFound     = "model_not_found"
-	CodeRouteNotFound     = "route_not_found"
-	CodeMethodNotAllowed  = "method_not_allowed"
-	CodeContextLength     = "context_length_exceeded"
-	CodeExceedsCapacity   = "exceeds_capacity"
-	CodeQueueFull         = "queue_full"
-	CodeTenantQueueFull   = "tenant_queue_full"
-	CodeQueueTimeout      = "queue_timeout"
-	CodeLoanEnded         = "loan_ended"
-	CodeDraining          = "draining"
-	CodeEngineRefused     = "engine_refused"
-	CodeEngineBusy        = "engine_busy"
-	CodeEngineLoading     = "engine_loading"
-	CodeEngineUnavailable = "engine_unavailable"
-	CodeUpstreamError     = "upstream_error"
-	CodeUpstreamTimeout   = "upstream_timeout"
-	CodeUpstreamTorn      = "upstream_torn"
-	CodeClientClosed      = "client_closed"
-	CodeInternal          = "internal"
+	CodeInvalidJSON        = "invalid_json"
+	CodeInvalidField       = "invalid_field"
+	CodeMissingField       = "missing_field"
+	CodeBodyTooLarge       = "body_too_large"
+	CodeBodyTooSlow        = "body_too_slow"
+	CodeUnauthorized       = "unauthorized"
+	CodeClassNotPermitted  = "class_not_permitted"
+	CodeModelNotFound      = "model_not_found"
+	CodeRouteNotFound      = "route_not_found"
+	CodeMethodNotAllowed   = "method_not_allowed"
+	CodeContextLength      = "context_length_exceeded"
+	CodeExceedsCapacity    = "exceeds_capacity"
+	CodeQueueFull          = "queue_full"
+	CodeTenantQueueFull    = "tenant_queue_full"
+	CodeQueueTimeout       = "queue_timeout"
+	CodeLoanEnded          = "loan_ended"
+	CodeDraining           = "draining"
+	CodeEngineRefused      = "engine_refused"
+	CodeEngineBusy         = "engine_busy"
+	CodeEngineLoading      = "engine_loading"
+	CodeEngineUnavailable  = "engine_unavailable"
+	CodeUpstreamError      = "upstream_error"
+	CodeUpstreamTimeout    = "upstream_timeout"
+	CodeUpstreamTorn       = "upstream_torn"
+	CodeFileNotFound       = "file_not_found"
+	CodeBatchNotFound      = "batch_not_found"
+	CodeWrongState         = "wrong_state"
+	CodeBadRange           = "range_not_satisfiable"
+	CodeStorageFull        = "storage_full"
+	CodeStorageUnavailable = "storage_unavailable"
+	CodeClientClosed       = "client_closed"
+	CodeInternal           = "internal"
 )
 
 // StatusClientClosed is what logs and metrics show for a request whose client
@@ -76,6 +82,10 @@ var table = []Row{
 	{CodeClassNotPermitted, http.StatusForbidden, typePerm, false, "the key may not use the class that was asked for"},
 	{CodeModelNotFound, http.StatusNotFound, typeRequest, false, "no pool serves the model"},
 	{CodeRouteNotFound, http.StatusNotFound, typeRequest, false, "the path is not one that the gateway serves"},
+	{CodeFileNotFound, http.StatusNotFound, typeRequest, false, "the caller has no such file"},
+	{CodeBatchNotFound, http.StatusNotFound, typeRequest, false, "the caller has no such batch"},
+	{CodeWrongState, http.StatusConflict, typeRequest, false, "the batch has ended and can't be cancelled, or the file is read by a batch that has not ended and can't be deleted"},
+	{CodeBadRange, http.StatusRequestedRangeNotSatisfiable, typeRequest, false, "the file has no such range of bytes; `Content-Range` gives its size"},
 	{CodeMethodNotAllowed, http.StatusMethodNotAllowed, typeRequest, false, "the path exists, the method does not"},
 	{CodeBodyTooLarge, http.StatusRequestEntityTooLarge, typeRequest, false, "the body is larger than the limit, which the message gives"},
 	{CodeBodyTooSlow, http.StatusBadRequest, typeRequest, false, "the body did not arrive within the time limit, which the message gives"},
@@ -92,7 +102,9 @@ var table = []Row{
 	{CodeDraining, http.StatusServiceUnavailable, typeServer, false, "the gateway is shutting down; another replica may answer at once"},
 	{CodeEngineLoading, http.StatusServiceUnavailable, typeServer, true, "the engine is loading its model"},
 	{CodeEngineUnavailable, http.StatusServiceUnavailable, typeServer, true, "no engine of the pool answers"},
+	{CodeStorageUnavailable, http.StatusServiceUnavailable, typeServer, false, "files and batches can't be read or written at this moment"},
 	{CodeUpstreamTimeout, http.StatusGatewayTimeout, typeServer, false, "the engine sent nothing for longer than the header or idle timeout"},
+	{CodeStorageFull, http.StatusInsufficientStorage, typeServer, false, "there is no room left for files and batches"},
 }
 
 // ErrorTable is the table as Markdown.
