@@ -25,6 +25,9 @@ type Config struct {
 	// Control makes this process one of several that share the pools' engines.
 	Control *Control `yaml:"control,omitempty"`
 
+	// Batch says where files and batches are kept and how batches are run; absent: /v1/files and /v1/batches are no routes.
+	Batch *Batch `yaml:"batch,omitempty"`
+
 	// Pools are the engines behind the gateway and how they are shared.
 	Pools []Pool `yaml:"pools"`
 

@@ -46,6 +46,7 @@ var restarts = map[string]bool{
 	"journal.buffer": true, // is made with the writer
 	"otlp":           true, // one exporter has the queues and the connection
 	"estimates.file": true, // is read at the start
+	"batch":          true, // the database is opened once, and a worker has its claims in it
 	"control":        true, // a life in the fleet has its name and lease for as long as it lasts
 
 	"keys":          false,

@@ -36,6 +36,12 @@ func (c *Config) validate(l *list) {
 	if c.Control != nil {
 		c.Control.validate(l)
 	}
+	if c.Batch != nil {
+		c.Batch.validate(l.below("batch"))
+		if c.Control != nil && c.Control.Store == StoreEtcd {
+			l.warn("batch", "files and batches are this replica's own: a client has to come back to the replica that has them")
+		}
+	}
 	if n := len(c.Pools); n < 1 || n > maxPools {
 		l.bad("pools", n, fmt.Sprintf("1 to %d pools", maxPools))
 	}
@@ -386,8 +392,8 @@ func (a Amount) zero() bool {
 	return a.Slots.zero() && a.KVTokens.zero()
 }
 
-// classesExist checks the names by which keys and tiers call classes, and
-// leaves out the tiers whose default class there is not.
+// classesExist checks the names by which keys, tiers and batches call classes, and
+// leaves out defaults of tiers and batches that there are not.
 func (c *Config) classesExist(l *list) {
 	var names []string
 	for _, p := range c.Pools {
@@ -414,10 +420,15 @@ func (c *Config) classesExist(l *list) {
 	if a := c.Identity.Anonymous; a != nil {
 		check("anonymous", a.Classes)
 	}
-	for _, t := range []struct {
+	type named struct {
 		path  string
 		class *string
-	}{{"service_tiers.flex", &c.Identity.Tiers.Flex}, {"service_tiers.priority", &c.Identity.Tiers.Priority}} {
+	}
+	others := []named{{"service_tiers.flex", &c.Identity.Tiers.Flex}, {"service_tiers.priority", &c.Identity.Tiers.Priority}}
+	if c.Batch != nil {
+		others = append(others, named{"batch.class", &c.Batch.Class})
+	}
+	for _, t := range others {
 		switch {
 		case *t.class == "" || slices.Contains(names, *t.class):
 		case l.src.says(t.path):

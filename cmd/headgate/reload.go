@@ -254,7 +254,7 @@ func (s *server) comesBack(cfg *config.Config) error {
 // next file is compared with that.
 func keepUnchangeable(old, cfg *config.Config) {
 	cfg.Listen, cfg.Admin, cfg.Journal, cfg.Log.Format = old.Listen, old.Admin, old.Journal, old.Log.Format
-	cfg.OTLP, cfg.Estimates, cfg.Control = old.OTLP, old.Estimates, old.Control
+	cfg.OTLP, cfg.Estimates, cfg.Control, cfg.Batch = old.OTLP, old.Estimates, old.Control, old.Batch
 	cfg.Limits.HeaderBytes, cfg.Limits.HeaderTimeout, cfg.Limits.MaxConnections = old.Limits.HeaderBytes, old.Limits.HeaderTimeout, old.Limits.MaxConnections
 }
 
