@@ -28,6 +28,7 @@ back when the protected demand returns.`,
 	}
 	cmd.AddCommand(
 		serveCommand(),
+		batchCommand(),
 		controllerCommand(),
 		grantsCommand(),
 		eventsCommand(),
