@@ -62,15 +62,17 @@ type Store interface {
 	Fail(ctx context.Context, batch string, why []LineError, now time.Time) error
 	// Cancel makes a batch that is Validating or InProgress Cancelling, and returns it as
 	// it then is. One that was Validating has no items any more: nothing was promised of
-	// them. ErrState: it has ended, or is about to.
+	// them. One that is Cancelling stays as it is. ErrState: it has ended, or is about to.
 	Cancel(ctx context.Context, tenant, id string, now time.Time) (*Batch, error)
 
-	// Waiting lists batches that are InProgress, oldest first, with what can be claimed.
+	// Waiting lists batches that are InProgress and before their deadline, oldest first, with
+	// what can be claimed.
 	Waiting(ctx context.Context, now time.Time) ([]Waiting, error)
 	// Claim gives a worker up to n items of a batch until its lease ends, ordered by Prefix
 	// and Line, those of the prefix after (the one claimed last) first and then around. An
-	// item whose lease is over is claimed anew. until is of all that the worker holds.
-	// Nothing is claimed of a batch that is not InProgress or is past its deadline.
+	// item whose lease is over is claimed anew. until is of all that the worker holds. Nothing
+	// is claimed of a batch that is not InProgress or is past its deadline; a claim of nothing
+	// changes nothing.
 	Claim(ctx context.Context, batch, worker string, n int, after uint64, now, until time.Time) ([]Claim, error)
 	// Renew moves the end of all that a worker holds. ErrFenced: that was over already,
 	// or it never held anything.

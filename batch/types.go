@@ -74,6 +74,21 @@ func (b *Batch) End() Status {
 	return Completed
 }
 
+// Ended is when a batch ended, zero where it did not.
+func (b *Batch) Ended() time.Time {
+	switch b.Status {
+	case Failed:
+		return b.FailedAt
+	case Completed:
+		return b.CompletedAt
+	case Expired:
+		return b.ExpiredAt
+	case Cancelled:
+		return b.CancelledAt
+	}
+	return time.Time{}
+}
+
 // Counts are of a batch's items. They are kept beside it, so that to ask for them costs
 // the same for a million items as for one.
 type Counts struct {
