@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/admission"
+	"headgate/batch"
 	"headgate/control"
 	"headgate/engine"
 	"headgate/engine/adapters"
@@ -57,6 +58,7 @@ type setup struct {
 	beside    *rig        // another replica, whose engine is shared
 	forward   *Forwarding // to the others of it
 	journal   *journal.Writer
+	batches   *batch.Service
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
 }
@@ -196,7 +198,7 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	r.gateway = New(Config{
-		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Log: log, Metrics: r.metrics,
+		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Log: log, Metrics: r.metrics,
 	})
 
 	l := s.listener
