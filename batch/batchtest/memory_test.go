@@ -12,3 +12,7 @@ func TestMemory(t *testing.T) {
 		return Storage{Open: func() (batch.Store, error) { return m, nil }}
 	})
 }
+
+func TestContents(t *testing.T) {
+	RunFiles(t, func(*testing.T) batch.Files { return NewContents() })
+}

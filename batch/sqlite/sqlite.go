@@ -77,7 +77,10 @@ func open(path string, params ...string) (*sql.DB, error) {
 
 // Open opens the database at a path, creates it where there is none, and brings it to
 // this version's form.
-func Open(ctx context.Context, path string) (_ *Store, err error) {
+func Open(ctx context.Context, path string) (*Store, error) { return openStore(ctx, path, "FULL") }
+
+// openStore is told how much is flushed: tests of what is written where, not when, take OFF.
+func openStore(ctx context.Context, path, synchronous string) (_ *Store, err error) {
 	s := &Store{}
 	defer func() {
 		if err != nil {
@@ -86,7 +89,7 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	}()
 	// What is given back to the disk is decided before the first table is made. The log is cut
 	// to a size after it was folded back, or it would stay as long as it ever was.
-	if s.wdb, err = open(path, "auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)",
+	if s.wdb, err = open(path, "auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous("+synchronous+")",
 		"cache_size(-65536)", "journal_size_limit(67108864)", "temp_store(MEMORY)"); err != nil {
 		return s, err
 	}

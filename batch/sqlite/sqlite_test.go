@@ -17,7 +17,7 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		return batchtest.Storage{Open: func() (batch.Store, error) {
-			return Open(context.Background(), filepath.Join(dir, "batch.db"))
+			return openStore(context.Background(), filepath.Join(dir, "batch.db"), "OFF")
 		}}
 	})
 }
