@@ -6,10 +6,12 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -23,11 +25,15 @@ import (
 var demoYAML string
 
 // startDemo starts the demo's engine on a free port and makes the configuration
-// of a gateway in front of it. stop ends the engine.
+// of a gateway in front of it. stop ends the engine, and removes files and batches.
 func startDemo(ctx context.Context) (cfg *config.Config, stop func(), err error) {
 	engine := simengine.DefaultConfig()
 	engine.PrefixCaching = true
 	engine.NumBlocks = 2048
+	dir, err := os.MkdirTemp("", "headgate-demo-")
+	if err != nil {
+		return nil, nil, fmt.Errorf("a folder for files and batches: %w", err)
+	}
 	at := make(chan net.Addr, 1)
 	failed := make(chan error, 1)
 	// The engine outlives the signal that starts the drain.
@@ -38,21 +44,27 @@ func startDemo(ctx context.Context) (cfg *config.Config, stop func(), err error)
 	select {
 	case err := <-failed:
 		cancel()
-		return nil, nil, err
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	case a := <-at:
+		stop = func() {
+			cancel()
+			<-failed
+			_ = os.RemoveAll(dir) // what is left of it is in the system's folder for such
+		}
 		c, problems := config.Parse("demo.yaml", []byte(strings.ReplaceAll(demoYAML, "ENGINE", a.String())))
 		if c == nil {
-			cancel()
+			stop()
 			return nil, nil, fmt.Errorf("the built-in configuration is broken: %v", problems)
 		}
-		return c, func() { cancel(); <-failed }, nil
+		c.Batch.Dir = dir
+		return c, stop, nil
 	}
 }
 
 const demoModel = "headgate-simulated-m1"
 
 // printDemo tells how to use the demo, ready to paste.
-func printDemo(w io.Writer, s *server) {
+func printDemo(w io.Writer, s *server, key string) {
 	base := "http://" + s.clients.Addr().String()
 	fmt.Fprintf(w, `Headgate is in front of a simulated engine: four slots, three of them interactive's.
 
@@ -69,15 +81,25 @@ The same as batch work, which may use what is idle:
 With the official SDK (Python):
 
   from openai import OpenAI
-  client = OpenAI(base_url="%[1]s/v1", api_key="unused")
+  client = OpenAI(base_url="%[1]s/v1", api_key="demo")
   print(client.chat.completions.create(model="%[2]s", max_tokens=16,
       messages=[{"role": "user", "content": "hello"}]).choices[0].message.content)
+
+A file of requests, as a batch (as OpenAI's Batch API has it, so its SDKs do it too):
+
+  echo '{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":{"model":"%[2]s","max_tokens":16,"messages":[{"role":"user","content":"hello"}]}}' > requests.jsonl
+  headgate batch submit requests.jsonl --base-url %[1]s/v1 --api-key demo --results results.jsonl
+
+Files and batches are gone when the demo ends. It asks for no key; for clients that
+want one:
+
+  %[4]s, or demo
 
 What every slot and queue is doing:
 
   curl %[3]s/debug/admission
 
-`, base, demoModel, "http://"+s.admin.Addr().String())
+`, base, demoModel, "http://"+s.admin.Addr().String(), key)
 }
 
 // sampleLoad keeps six batch requests in the demo and sends an interactive one

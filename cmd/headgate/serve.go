@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"headgate/config"
 	"headgate/gateway"
@@ -33,8 +35,8 @@ func serveCommand() *cobra.Command {
 	var demo, load, watch bool
 	cmd := &cobra.Command{
 		Use: "serve (-c FILE | --demo)", Short: "Serve clients", Args: cobra.NoArgs,
-		Long: `Serve clients by a configuration file, or with --demo a simulated engine and two
-classes without any file. A file that changes is taken over while it serves, on
+		Long: `Serve clients by a configuration file, or with --demo a simulated engine, two
+classes, and files and batches in a temporary folder, without any file. A file that changes is taken over while it serves, on
 SIGHUP at once; one with a problem is refused whole, and what was in force goes on.
 SIGTERM and SIGINT drain: what comes and what waits is
 refused, what runs finishes within limits.drain_timeout; a second signal ends it
@@ -88,7 +90,11 @@ was granted when nothing runs any more.`,
 				}
 			}
 			if demo {
-				printDemo(cmd.OutOrStdout(), s)
+				key, _, err := identity.NewKey(rand.Reader)
+				if err != nil {
+					return errors.Join(err, s.close())
+				}
+				printDemo(cmd.OutOrStdout(), s, key.Reveal())
 			}
 			if load {
 				go sampleLoad(ctx, cmd.OutOrStdout(), "http://"+s.clients.Addr().String())
@@ -99,10 +105,16 @@ was granted when nothing runs any more.`,
 	f := cmd.Flags()
 	f.StringVarP(&file, "config", "c", "", "configuration file")
 	f.BoolVar(&watch, "watch", true, "take over a configuration file that has changed; SIGHUP has it read in any case")
-	f.BoolVar(&demo, "demo", false, "no file: a simulated engine, two classes, no keys")
+	f.BoolVar(&demo, "demo", false, "no file: a simulated engine, two classes, files and batches in a temporary folder, any key")
 	f.BoolVar(&load, "sample-load", false, "with --demo: keep batch work coming and send an interactive request now and then")
 	f.StringVar(&listen, "listen", "", "address for clients, instead of the configuration's")
-	f.StringVar(&admin, "admin-listen", "", "address for operators, instead of the configuration's")
+	f.StringVar(&admin, "admin", "", "address for operators, instead of the configuration's; --admin-listen is the same")
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "admin-listen" { // as controller calls it, which has no listener for clients
+			name = "admin"
+		}
+		return pflag.NormalizedName(name)
+	})
 	return cmd
 }
 
@@ -119,8 +131,9 @@ type server struct {
 	admin   net.Listener
 	web     *http.Server // of the admin listener
 	reloads *reloads
-	fleet   *fleet // nil: the process has its pools to itself
-	behind  bool   // a pool kept its old configuration at the last reload
+	fleet   *fleet   // nil: the process has its pools to itself
+	batches *batches // nil: there are none
+	behind  bool     // a pool kept its old configuration at the last reload
 
 	config atomic.Pointer[config.Config] // in force
 	pools  atomic.Pointer[[]*relay.Pool]
@@ -182,6 +195,12 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	reg.MustRegister(relay.NewCollector(s.present))
 	gc := gatewayConfig(cfg, auth, pools)
 	gc.Log, gc.Metrics = s.log, reg
+	if cfg.Batch != nil {
+		if s.batches, err = openBatches(cfg.Batch, s.present, s.log); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		gc.Batches = s.batches.service
+	}
 	if s.fleet != nil {
 		s.fleet.serve(pools)
 		if cfg.Control.Campaign {
@@ -259,6 +278,9 @@ func (s *server) run(ctx context.Context, release func()) error {
 	if s.fleet != nil {
 		s.fleet.start(background)
 	}
+	if s.batches != nil {
+		s.batches.start(background)
+	}
 	watching, unwatch := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() {
@@ -282,6 +304,10 @@ func (s *server) run(ctx context.Context, release func()) error {
 	if s.fleet != nil {
 		s.fleet.resign()
 	}
+	if s.batches != nil {
+		// Items are kept as far as they have come, so they are not waited for.
+		s.batches.stop()
+	}
 	ended := s.gateway.Drain(drain, s.leaving...)
 	if s.fleet != nil {
 		s.fleet.leave()
@@ -303,6 +329,9 @@ func (s *server) close() error {
 	var err error
 	if s.fleet != nil {
 		err = s.fleet.close()
+	}
+	if s.batches != nil {
+		err = errors.Join(err, s.batches.close())
 	}
 	if s.journal != nil {
 		err = errors.Join(err, s.journal.Close())

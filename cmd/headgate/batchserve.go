@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"headgate/batch"
+	"headgate/batch/files"
+	"headgate/batch/relayed"
+	"headgate/batch/sqlite"
+	"headgate/config"
+	"headgate/relay"
+)
+
+// lookForWork is how often the worker looks for what it was not told of.
+const lookForWork = time.Second
+
+// batches are a server's files and batches: where they are kept, and who works at them.
+type batches struct {
+	store   *sqlite.Store
+	service *batch.Service
+	worker  *batch.Worker
+
+	end   context.CancelFunc
+	ended chan struct{} // closed when nothing is worked at any more
+}
+
+// openBatches opens the storage. Nothing is worked at yet.
+func openBatches(c *config.Batch, pools func() []*relay.Pool, log *slog.Logger) (*batches, error) {
+	contents, err := files.New(filepath.Join(c.Dir, "files"))
+	if err != nil {
+		return nil, fmt.Errorf("batch.dir: %w", err)
+	}
+	store, err := sqlite.Open(context.Background(), c.Path())
+	if err != nil {
+		return nil, fmt.Errorf("batch.database: %w", err)
+	}
+	b := &batches{store: store, ended: make(chan struct{})}
+	b.worker = batch.NewWorker(batch.Config{
+		Store: store, Files: contents, Runner: relayed.New(pools), Log: log, Name: rand.Text(),
+		Concurrency: c.Concurrency, Ahead: c.Ahead, Lease: c.Lease, Poll: lookForWork,
+		CheckpointTokens: c.CheckpointTokens, CheckpointEvery: c.CheckpointEvery,
+		Attempts: c.Attempts, Backoff: c.Backoff, MaxBackoff: c.MaxBackoff,
+		MaxLine: int(c.MaxLineBytes), MaxItems: c.MaxLines, KeepOutput: c.Keep, KeepBatch: c.Keep,
+	})
+	b.service = batch.NewService(batch.ServiceConfig{
+		Store: store, Files: contents, Wake: b.worker.Wake, Log: log, MaxFile: int64(c.MaxFileBytes), KeepInput: c.Keep,
+		MinWindow: c.MinWindow, MaxWindow: c.MaxWindow, Class: c.Class,
+	})
+	return b, nil
+}
+
+// start has what there is worked at until stop.
+func (b *batches) start(ctx context.Context) {
+	ctx, b.end = context.WithCancel(ctx)
+	go func() {
+		defer close(b.ended)
+		b.worker.Run(ctx)
+	}()
+}
+
+// stop returns when all that ran is written down, to be gone on with.
+func (b *batches) stop() {
+	b.end()
+	<-b.ended
+}
+
+func (b *batches) close() error {
+	if err := b.store.Close(); err != nil {
+		return errors.Join(errors.New("the batch store was not closed well"), err)
+	}
+	return nil
+}
