@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"cmd", "e2e"},
 	{"bench", "config", "gateway", "prove"},
 	{"batch"},
-	{"relay", "sim"},
+	{"probe", "relay", "sim"},
 	{"control", "engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},
 	{"kv", "occupancy", "stats", "trace", "wire"},
