@@ -35,13 +35,60 @@ type served struct {
 	*batch.Service
 	t        *testing.T
 	store    batch.Store
-	contents *batchtest.Contents
+	contents *failing
 	woken    int
 	log      bytes.Buffer
 }
 
+// failing are contents whose disk fails at a step: create, write or commit.
+type failing struct {
+	batch.Files
+	at  string
+	err error
+}
+
+func (f *failing) fail(step string) error {
+	if f.at == step {
+		return fmt.Errorf("%s /var/batch/x: %w", step, f.err)
+	}
+	return nil
+}
+
+func (f *failing) Create(ctx context.Context, id string) (batch.Upload, error) {
+	u, err := f.Files.Create(ctx, id)
+	return failingUpload{u, f}, errors.Join(err, f.fail("create"))
+}
+
+type failingUpload struct {
+	batch.Upload
+	f *failing
+}
+
+func (u failingUpload) Write(b []byte) (int, error) {
+	if err := u.f.fail("write"); err != nil {
+		return 0, err
+	}
+	return u.Upload.Write(b)
+}
+
+func (u failingUpload) Commit() error {
+	if err := u.f.fail("commit"); err != nil {
+		return err
+	}
+	return u.Upload.Commit()
+}
+
+// names lists the contents that there are.
+func (f *failing) names(t *testing.T) (all []string) {
+	t.Helper()
+	if err := f.Each(t.Context(), func(id string, _ time.Time) error { all = append(all, id); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 func newServed(t *testing.T, store batch.Store) *served {
-	s := &served{t: t, store: store, contents: batchtest.NewContents()}
+	s := &served{t: t, store: store, contents: &failing{Files: batchtest.NewContents()}}
 	s.Service = batch.NewService(batch.ServiceConfig{
 		Store: store, Files: s.contents, Wake: func() { s.woken++ }, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 		MaxFile: maxFile, KeepInput: 30 * 24 * time.Hour, MinWindow: time.Hour, MaxWindow: 48 * time.Hour, Class: "batch",
@@ -110,7 +157,7 @@ func TestUpload(t *testing.T) {
 		if _, failed := s.File(t.Context(), alice, timed.ID); failed == nil || failed.Code != wire.CodeFileNotFound {
 			t.Errorf("an expired file: %s", said(failed))
 		}
-		have := s.contents.Names()
+		have := s.contents.names(t)
 		for _, refused := range []struct {
 			text, purpose string
 			keep          time.Duration
@@ -126,7 +173,7 @@ func TestUpload(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, refused.want)
 			}
 		}
-		if got := s.contents.Names(); !slices.Equal(got, have) {
+		if got := s.contents.names(t); !slices.Equal(got, have) {
 			t.Errorf("refused files left something: %v, then %v", have, got)
 		}
 		if _, failed := s.upload(alice, strings.Repeat("x", maxFile), "batch", 0); failed != nil {
@@ -160,17 +207,12 @@ func (b *broken) Batch(ctx context.Context, tenant, id string) (*batch.Batch, er
 func TestStorageFails(t *testing.T) {
 	for _, step := range []string{"create", "write", "commit"} {
 		s := newServed(t, batchtest.NewMemory())
-		s.contents.Fail = func(at string) error {
-			if at == step {
-				return fmt.Errorf("%s /var/batch/x: %w", at, syscall.ENOSPC)
-			}
-			return nil
-		}
+		s.contents.at, s.contents.err = step, syscall.ENOSPC
 		_, failed := s.upload(alice, "x", "batch", 0)
 		if failed == nil || failed.Code != wire.CodeStorageFull || strings.Contains(failed.Message, "/var") || !strings.Contains(s.log.String(), "no space left") {
 			t.Errorf("%s: %s; log %s", step, said(failed), &s.log)
 		}
-		if names := s.contents.Names(); len(names) > 0 {
+		if names := s.contents.names(t); len(names) > 0 {
 			t.Errorf("%s: %v is left", step, names)
 		}
 	}
@@ -332,8 +374,8 @@ func TestLifeOfFilesAndBatches(t *testing.T) {
 	if _, failed := s.Cancel(t.Context(), alice, b.ID); said(failed) != "409 wrong_state : Cannot cancel a batch with status 'cancelled'." {
 		t.Error(said(failed))
 	}
-	if failed := s.Delete(t.Context(), alice, f.ID); failed != nil || len(s.contents.Names()) > 0 {
-		t.Errorf("%s, left %v", said(failed), s.contents.Names())
+	if failed := s.Delete(t.Context(), alice, f.ID); failed != nil || len(s.contents.names(t)) > 0 {
+		t.Errorf("%s, left %v", said(failed), s.contents.names(t))
 	}
 	if failed := s.Delete(t.Context(), alice, f.ID); failed == nil || failed.Code != wire.CodeFileNotFound {
 		t.Errorf("again: %s", said(failed))
