@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"mime/multipart"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"headgate/batch"
 	"headgate/batch/batchtest"
+	"headgate/identity"
 )
 
 // kept is what files and batches are kept in.
@@ -507,6 +509,54 @@ func TestBatchTenants(t *testing.T) {
 			if a := r.send("GET", path, "", bob...); gjson.Get(a.body, "data.#").Int() != 0 {
 				t.Errorf("%s: %s", path, a.body)
 			}
+		}
+	})
+}
+
+// FuzzNewBatch: whatever is sent, a batch is asked for or an error of the table says why
+// not.
+func FuzzNewBatch(f *testing.F) {
+	for _, seed := range []string{newBatchBody("file-x", `,"metadata":{"k":"v"},"output_expires_after":{"anchor":"created_at","seconds":3600}`), `{"metadata":null}`, `{"input_file_id":"\ud800"}`, `{"a":{"a":1}}`, `[`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		n, err := parseBatch(body)
+		if err != nil {
+			documented(t, err.Status, string(err.JSON()))
+			return
+		}
+		if !json.Valid(body) || n.KeepOutput < 0 {
+			t.Errorf("%q is %+v", body, n)
+		}
+	})
+}
+
+// FuzzUploadForm: whatever is sent as a form, it is a file or an error of the table says
+// why not, and what is refused leaves nothing.
+func FuzzUploadForm(f *testing.F) {
+	const boundary = "b"
+	form := func(parts ...string) []byte {
+		return []byte("--b\r\nContent-Disposition: form-data; name=" + strings.Join(parts, "\r\n--b\r\nContent-Disposition: form-data; name=") + "\r\n--b--\r\n")
+	}
+	f.Add(form("purpose\r\n\r\nbatch", "file; filename=f\r\n\r\n{}"))
+	f.Add(form("file; filename=\"../x\"\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n=41", "purpose\r\n\r\nuser_data", "expires_after[anchor]\r\n\r\ncreated_at", "expires_after[seconds]\r\n\r\n3600"))
+	f.Add(form("file\r\n\r\nx", "file\r\n\r\ny"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		s, k := withBatches(setup{})
+		g := &Gateway{cfg: Config{Batches: s.batches}}
+		r := httptest.NewRequest("POST", filesPath, bytes.NewReader(body))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary="+boundary)
+		out := httptest.NewRecorder()
+		w := newResponse(out, r, &g.cfg)
+		if err := g.upload(w, r, &identity.Principal{Tenant: "a"}); err != nil {
+			documented(t, err.Status, string(err.JSON()))
+			if names := k.names(t); len(names) > 0 {
+				t.Errorf("%s left %v", err, names)
+			}
+			return
+		}
+		if name := gjson.Get(out.Body.String(), "filename").Str; name == "" || strings.ContainsAny(name, "\x00\n") || len(k.names(t)) != 1 {
+			t.Errorf("%s: %v", out.Body, k.names(t))
 		}
 	})
 }
