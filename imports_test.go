@@ -30,6 +30,7 @@ const module = "headgate"
 var layers = [][]string{
 	{"cmd", "e2e"},
 	{"bench", "config", "gateway", "prove"},
+	{"batch"},
 	{"relay", "sim"},
 	{"control", "engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},
