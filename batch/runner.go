@@ -30,7 +30,9 @@ type Job struct {
 	Started func()
 	// Checkpoint is called with how many tokens have been generated so far, Kept's among them,
 	// for every token if need be. It does not block. Where it is time to write a checkpoint
-	// it calls kept, before it returns; what kept returned is not changed afterwards.
+	// it calls kept, before it returns; what kept returned is not changed afterwards. What a
+	// call says after ctx has ended is always written: a runner that is stopped calls it once
+	// more, before it returns.
 	Checkpoint func(output int64, kept func() json.RawMessage)
 }
 

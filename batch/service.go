@@ -289,17 +289,17 @@ func (s *Service) Delete(ctx context.Context, p *identity.Principal, id string) 
 }
 
 func noFile(id string) *wire.Error {
-	err := wire.NewError(wire.CodeFileNotFound, "No such File object: %s", shown(id))
+	err := wire.NewError(wire.CodeFileNotFound, "No such File object: %s", repeated(id))
 	err.Param = "id"
 	return err
 }
 
 func noBatch(id string) *wire.Error {
-	return wire.NewError(wire.CodeBatchNotFound, "No batch found with id '%s'.", shown(id))
+	return wire.NewError(wire.CodeBatchNotFound, "No batch found with id '%s'.", repeated(id))
 }
 
-// shown is how much of a client's own text a message repeats.
-func shown(text string) string {
+// repeated is how much of a client's own text a message repeats.
+func repeated(text string) string {
 	const most = 64 // bytes
 	text = strings.ToValidUTF8(text, "_")
 	if len(text) <= most {

@@ -118,8 +118,8 @@ type Item struct {
 	CustomID string
 	// Offset and Length are the place of the line in the input file, in bytes.
 	Offset, Length int64
-	// Prefix is equal for items whose prompts begin alike, so that they can run one
-	// after the other while the engine has that beginning cached.
+	// Prefix orders items so that those whose prompts begin alike are beside each other, and
+	// can run one after the other while the engine has that beginning cached.
 	Prefix uint64
 	Tokens int64 // of the prompt, estimated
 }

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/batch"
 	"headgate/batch/files"
@@ -16,9 +17,6 @@ import (
 	"headgate/config"
 	"headgate/relay"
 )
-
-// lookForWork is how often the worker looks for what it was not told of.
-const lookForWork = time.Second
 
 // batches are a server's files and batches: where they are kept, and who works at them.
 type batches struct {
@@ -31,7 +29,7 @@ type batches struct {
 }
 
 // openBatches opens the storage. Nothing is worked at yet.
-func openBatches(c *config.Batch, pools func() []*relay.Pool, log *slog.Logger) (*batches, error) {
+func openBatches(c *config.Batch, pools func() []*relay.Pool, log *slog.Logger, reg prometheus.Registerer) (*batches, error) {
 	contents, err := files.New(filepath.Join(c.Dir, "files"))
 	if err != nil {
 		return nil, fmt.Errorf("batch.dir: %w", err)
@@ -41,13 +39,14 @@ func openBatches(c *config.Batch, pools func() []*relay.Pool, log *slog.Logger) 
 		return nil, fmt.Errorf("batch.database: %w", err)
 	}
 	b := &batches{store: store, ended: make(chan struct{})}
-	b.worker = batch.NewWorker(batch.Config{
-		Store: store, Files: contents, Runner: relayed.New(pools), Log: log, Name: rand.Text(),
-		Concurrency: c.Concurrency, Ahead: c.Ahead, Lease: c.Lease, Poll: lookForWork,
-		CheckpointTokens: c.CheckpointTokens, CheckpointEvery: c.CheckpointEvery,
-		Attempts: c.Attempts, Backoff: c.Backoff, MaxBackoff: c.MaxBackoff,
-		MaxLine: int(c.MaxLineBytes), MaxItems: c.MaxLines, KeepOutput: c.Keep, KeepBatch: c.Keep,
-	})
+	wc := batch.Default()
+	wc.Store, wc.Files, wc.Runner, wc.Log, wc.Metrics, wc.Name = store, contents, relayed.New(pools), log, batch.NewMetrics(reg), rand.Text()
+	wc.Pace.Concurrency, wc.Pace.Ahead, wc.Lease = c.Concurrency, c.Ahead, c.Lease
+	wc.CheckpointTokens, wc.CheckpointEvery = c.CheckpointTokens, c.CheckpointEvery
+	wc.Attempts, wc.Backoff, wc.MaxBackoff = c.Attempts, c.Backoff, c.MaxBackoff
+	wc.Limits = batch.Limits{Line: int(c.MaxLineBytes), Items: c.MaxLines}
+	wc.KeepOutput, wc.KeepBatch = c.Keep, c.Keep
+	b.worker = batch.NewWorker(wc)
 	b.service = batch.NewService(batch.ServiceConfig{
 		Store: store, Files: contents, Wake: b.worker.Wake, Log: log, MaxFile: int64(c.MaxFileBytes), KeepInput: c.Keep,
 		MinWindow: c.MinWindow, MaxWindow: c.MaxWindow, Class: c.Class,

@@ -196,7 +196,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	gc := gatewayConfig(cfg, auth, pools)
 	gc.Log, gc.Metrics = s.log, reg
 	if cfg.Batch != nil {
-		if s.batches, err = openBatches(cfg.Batch, s.present, s.log); err != nil {
+		if s.batches, err = openBatches(cfg.Batch, s.present, s.log, reg); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 		gc.Batches = s.batches.service
