@@ -139,7 +139,7 @@ type durable struct {
 
 func readDurable(t *testing.T, dir string) durable {
 	t.Helper()
-	db, err := open(filepath.Join(dir, "batch.db"))
+	db, err := standard.open(filepath.Join(dir, "batch.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func waitFor(t *testing.T, dir string, is func(status batch.Status, left int64) 
 
 func readStatus(t *testing.T, dir string) (status batch.Status, left int64) {
 	t.Helper()
-	db, err := open(filepath.Join(dir, "batch.db"), "query_only(1)")
+	db, err := standard.open(filepath.Join(dir, "batch.db"), "query_only(1)")
 	if err != nil {
 		t.Fatal(err)
 	}
