@@ -33,6 +33,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -60,27 +61,32 @@ const (
 // Store is a batch.Store in a file. Only one should have the file open; another that
 // has gets errors that say so when it holds a lock for longer than some seconds.
 type Store struct {
-	w    *writer
-	wdb  *sql.DB
-	read *sql.DB
+	w     *writer
+	wdb   *sql.DB
+	read  *sql.DB
+	close sync.Once
 }
 
 var _ batch.Store = (*Store)(nil)
 
-// busy is how long another process's lock is waited for.
-const busy = 5 * time.Second
+// options are what tests have otherwise.
+type options struct {
+	synchronous string        // how much is flushed; OFF where only what is written matters
+	busy        time.Duration // how long another process's lock is waited for
+}
 
-func open(path string, params ...string) (*sql.DB, error) {
-	q := url.Values{"_txlock": {"immediate"}, "_pragma": append([]string{fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds())}, params...)}
+var standard = options{"FULL", 5 * time.Second}
+
+func (o options) open(path string, params ...string) (*sql.DB, error) {
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": append([]string{fmt.Sprintf("busy_timeout(%d)", o.busy.Milliseconds())}, params...)}
 	return sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: q.Encode()}).String())
 }
 
 // Open opens the database at a path, creates it where there is none, and brings it to
 // this version's form.
-func Open(ctx context.Context, path string) (*Store, error) { return openStore(ctx, path, "FULL") }
+func Open(ctx context.Context, path string) (*Store, error) { return standard.store(ctx, path) }
 
-// openStore is told how much is flushed: tests of what is written where, not when, take OFF.
-func openStore(ctx context.Context, path, synchronous string) (_ *Store, err error) {
+func (o options) store(ctx context.Context, path string) (_ *Store, err error) {
 	s := &Store{}
 	defer func() {
 		if err != nil {
@@ -89,7 +95,7 @@ func openStore(ctx context.Context, path, synchronous string) (_ *Store, err err
 	}()
 	// What is given back to the disk is decided before the first table is made. The log is cut
 	// to a size after it was folded back, or it would stay as long as it ever was.
-	if s.wdb, err = open(path, "auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous("+synchronous+")",
+	if s.wdb, err = o.open(path, "auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous("+o.synchronous+")",
 		"cache_size(-65536)", "journal_size_limit(67108864)", "temp_store(MEMORY)"); err != nil {
 		return s, err
 	}
@@ -110,25 +116,27 @@ func openStore(ctx context.Context, path, synchronous string) (_ *Store, err err
 		return s, err
 	}
 	s.w = newWriter(conn)
-	if s.read, err = open(path, "query_only(1)", "cache_size(-8192)"); err != nil {
+	if s.read, err = o.open(path, "query_only(1)", "cache_size(-8192)"); err != nil {
 		return s, err
 	}
 	s.read.SetMaxOpenConns(max(2, runtime.GOMAXPROCS(0)))
 	return s, nil
 }
 
-// Close waits for the changes that are under way.
+// Close waits for the changes that are under way. Called again it does nothing.
 func (s *Store) Close() error {
 	var errs []error
-	if s.read != nil {
-		errs = append(errs, s.read.Close())
-	}
-	if s.w != nil {
-		errs = append(errs, s.w.close())
-	}
-	if s.wdb != nil {
-		errs = append(errs, s.wdb.Close())
-	}
+	s.close.Do(func() {
+		if s.read != nil {
+			errs = append(errs, s.read.Close())
+		}
+		if s.w != nil {
+			errs = append(errs, s.w.close())
+		}
+		if s.wdb != nil {
+			errs = append(errs, s.wdb.Close())
+		}
+	})
 	return errors.Join(errs...)
 }
 
@@ -985,8 +993,7 @@ func (s *Store) Vacuum(ctx context.Context) (more bool, err error) {
 			return err
 		}
 		more = free > vacuumPages
-		rows, err := t.query(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages))
-		_, err = all(rows, err, scanInt)
+		_, err := t.exec(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages))
 		return err
 	})
 	return more, err
