@@ -353,7 +353,7 @@ func (s *Service) Create(ctx context.Context, p *identity.Principal, n *NewBatch
 	}
 	now := time.Now()
 	b := &Batch{
-		ID: newID("batch_"), Tenant: p.Tenant, Key: p.Name, Class: class, Endpoint: n.Endpoint, Window: window, Metadata: n.Metadata,
+		ID: newID("batch_"), Tenant: p.Tenant, Key: p.Name, Class: class, Endpoint: n.Endpoint, Window: window, Metadata: n.Metadata, KeepOutput: n.KeepOutput,
 		Input: input.ID, Status: Validating, Created: now, Expires: now.Add(window),
 	}
 	switch err := s.cfg.Store.CreateBatch(ctx, b); {
@@ -509,7 +509,7 @@ func (s *Service) failed(ctx context.Context, what string, err error) *wire.Erro
 		return wire.ClientClosed()
 	}
 	s.cfg.Log.Error("batch storage failed", "to", what, "err", err)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if errors.Is(err, ErrFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return wire.NewError(wire.CodeStorageFull, "the storage of files and batches is full; delete files, or ask the operator")
 	}
 	return wire.NewError(wire.CodeStorageUnavailable, "the storage of files and batches failed; what was asked for may be done or not, and asking again is safe")

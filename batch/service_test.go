@@ -225,6 +225,10 @@ func TestStorageFails(t *testing.T) {
 	if _, failed := s.Batch(t.Context(), alice, "batch_x"); failed == nil || failed.Code != wire.CodeStorageUnavailable {
 		t.Errorf("%s: nobody knows whether there is one", said(failed))
 	}
+	b.err = fmt.Errorf("%w, nothing was changed", batch.ErrFull)
+	if _, failed := s.upload(alice, "x", "batch", 0); failed == nil || failed.Code != wire.CodeStorageFull {
+		t.Errorf("a full database: %s", said(failed))
+	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, failed := s.Batch(gone, alice, "batch_x"); failed == nil || failed.Code != wire.CodeClientClosed {

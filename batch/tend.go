@@ -2,6 +2,7 @@ package batch
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -202,8 +203,8 @@ func outputID(batch, kind string) string {
 // are none.
 func (w *Worker) writeLines(ctx context.Context, b *Batch, kind string, failed bool) (_ *File, err error) {
 	f := &File{ID: outputID(b.ID, kind), Tenant: b.Tenant, Purpose: purposeOutput, Name: b.ID + "_" + kind + ".jsonl", Created: b.FinalizingAt}
-	if w.cfg.KeepOutput > 0 {
-		f.Expires = f.Created.Add(w.cfg.KeepOutput)
+	if keep := cmp.Or(b.KeepOutput, w.cfg.KeepOutput); keep > 0 {
+		f.Expires = f.Created.Add(keep)
 	}
 	var up Upload
 	var buf *bufio.Writer

@@ -292,20 +292,20 @@ func (s *Store) Strays(ctx context.Context, ids []string) ([]string, error) {
 	}, "SELECT value FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM files WHERE id = value) ORDER BY key", string(names))
 }
 
-const batchColumns = `id, tenant, key, class, endpoint, time_window, metadata, input, output, error, status, errors, total, completed, failed,
+const batchColumns = `id, tenant, key, class, endpoint, time_window, keep_output, metadata, input, output, error, status, errors, total, completed, failed,
 	prompt_tokens, output_tokens, wasted_tokens, created_at, started_at, expires_at, finalizing_at, completed_at, failed_at, expired_at,
 	cancelling_at, cancelled_at`
 
 func scanBatch(scan func(...any) error) (*batch.Batch, error) {
 	b, c := new(batch.Batch), new(batch.Counts)
-	var window int64
+	var window, keep int64
 	var metadata, problems string
-	if err := scan(&b.ID, &b.Tenant, &b.Key, &b.Class, &b.Endpoint, &window, &metadata, &b.Input, &b.Output, &b.Error, &b.Status, &problems,
+	if err := scan(&b.ID, &b.Tenant, &b.Key, &b.Class, &b.Endpoint, &window, &keep, &metadata, &b.Input, &b.Output, &b.Error, &b.Status, &problems,
 		&c.Total, &c.Completed, &c.Failed, &c.Prompt, &c.Output, &c.Wasted, stamp{&b.Created}, stamp{&b.Started}, stamp{&b.Expires},
 		stamp{&b.FinalizingAt}, stamp{&b.CompletedAt}, stamp{&b.FailedAt}, stamp{&b.ExpiredAt}, stamp{&b.CancellingAt}, stamp{&b.CancelledAt}); err != nil {
 		return nil, err
 	}
-	b.Counts, b.Window = *c, time.Duration(window)*time.Microsecond
+	b.Counts, b.Window, b.KeepOutput = *c, time.Duration(window)*time.Microsecond, time.Duration(keep)*time.Microsecond
 	for text, to := range map[string]any{metadata: &b.Metadata, problems: &b.Errors} {
 		if text != "" {
 			if err := json.Unmarshal([]byte(text), to); err != nil {
@@ -339,9 +339,9 @@ func (s *Store) CreateBatch(ctx context.Context, b *batch.Batch) error {
 		if !there {
 			return fmt.Errorf("file %s: %w", b.Input, batch.ErrNotFound)
 		}
-		n, err := t.exec(`INSERT INTO batches (id, tenant, key, class, endpoint, time_window, metadata, input, status, created_at, expires_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			b.ID, b.Tenant, b.Key, b.Class, b.Endpoint, b.Window.Microseconds(), metadata, b.Input, string(batch.Validating), micros(b.Created), micros(b.Expires))
+		n, err := t.exec(`INSERT INTO batches (id, tenant, key, class, endpoint, time_window, keep_output, metadata, input, status, created_at, expires_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			b.ID, b.Tenant, b.Key, b.Class, b.Endpoint, b.Window.Microseconds(), b.KeepOutput.Microseconds(), metadata, b.Input, string(batch.Validating), micros(b.Created), micros(b.Expires))
 		if err == nil && n == 0 {
 			err = fmt.Errorf("batch %s: %w: it exists", b.ID, batch.ErrState)
 		}
