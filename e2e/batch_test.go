@@ -74,7 +74,7 @@ func ids(t *testing.T, lines string) []string {
 // TestSDKBatch: OpenAI's SDK runs files and batches, from the upload to the last line.
 func TestSDKBatch(t *testing.T) {
 	k := newKeys(t)
-	e := headgate.StartEngine(t)
+	e := headgate.StartEngine(t, "--speed", "0.1")
 	g := headgate.Start(t, batchConfig(k, t.TempDir(), e.URL)).AwaitReady()
 	chat := func(id, model string, tokens int) string {
 		return requestLine(id, "/v1/chat/completions", object{"model": model, "max_tokens": tokens, "messages": user("hello")})
@@ -188,7 +188,7 @@ func TestSDKBatch(t *testing.T) {
 // TestSDKBatchEndpoints: every endpoint that batches may have.
 func TestSDKBatchEndpoints(t *testing.T) {
 	k := newKeys(t)
-	e := headgate.StartEngine(t)
+	e := headgate.StartEngine(t, "--speed", "0.1")
 	g := headgate.Start(t, batchConfig(k, t.TempDir(), e.URL)).AwaitReady()
 	for _, c := range []struct {
 		endpoint string
@@ -293,7 +293,7 @@ func hasEnded(b gjson.Result) bool { return slices.Contains(ended, b.Get("status
 // the next batch does.
 func TestBatchBadInput(t *testing.T) {
 	k := newKeys(t)
-	e := headgate.StartEngine(t)
+	e := headgate.StartEngine(t, "--speed", "0.1")
 	g := headgate.Start(t, batchConfig(k, t.TempDir(), e.URL)).AwaitReady()
 	api := &batchAPI{t, g.URL, k.jobs}
 	good := func(id string) string {
@@ -346,16 +346,16 @@ func TestBatchBadInput(t *testing.T) {
 // and each request has one line. What was done before is seen while it runs.
 func TestBatchSurvives(t *testing.T) {
 	k := newKeys(t)
-	e := headgate.StartEngine(t)
+	e := headgate.StartEngine(t, "--speed", "0.1")
 	dir := t.TempDir()
 	g := headgate.Start(t, batchConfig(k, dir, e.URL)).AwaitReady()
 	api := &batchAPI{t, g.URL, k.jobs}
-	const n = 60
-	id := api.create(api.upload(chatLines(e.Model, n, 30)))
+	const n = 50
+	id := api.create(api.upload(chatLines(e.Model, n, 40)))
 	seen := ""
 	for lives := range 3 {
 		b := api.until(id, func(b gjson.Result) bool {
-			return b.Get("request_counts.completed").Int() > int64(5+10*lives) || hasEnded(b)
+			return b.Get("request_counts.completed").Int() > int64(3+10*lives) || hasEnded(b)
 		})
 		if hasEnded(b) {
 			t.Fatalf("life %d: it is done before it is killed: %s", lives, b)
@@ -384,7 +384,7 @@ func TestBatchSurvives(t *testing.T) {
 // one goes on with it.
 func TestBatchStops(t *testing.T) {
 	k := newKeys(t)
-	e := headgate.StartEngine(t)
+	e := headgate.StartEngine(t, "--speed", "0.1")
 	dir := t.TempDir()
 	g := headgate.Start(t, batchConfig(k, dir, e.URL)).AwaitReady()
 	api := &batchAPI{t, g.URL, k.jobs}

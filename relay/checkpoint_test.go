@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 	"pgregory.net/rapid"
 
+	"headgate/admission"
 	"headgate/wire"
 )
 
@@ -50,10 +51,14 @@ func TestCheckpointedIsExact(t *testing.T) {
 		api := rapid.SampledFrom([]wire.API{wire.Chat, wire.Completions}).Draw(rt, "api")
 		most := rapid.IntRange(1, 200).Draw(rt, "max_tokens")
 		prompt := rapid.StringOfN(rapid.RuneFrom([]rune("ab é水😀")), 1, 12, -1).Draw(rt, "prompt")
+		classes := reclaimer(1)
+		if rapid.Bool().Draw(rt, "attrition") {
+			classes[1].Mode = admission.Attrition // nothing is reclaimed, and checkpoints are kept all the same
+		}
 		cuts := rapid.SliceOfN(rapid.IntRange(1, 1000), 1, 4).Draw(rt, "cuts")
 		body := ask(api, false, prompt, most, fmt.Sprintf(`,"min_tokens":%d,"temperature":0`, most/2))
 		synctest.Test(t, func(t *testing.T) {
-			s := newSimulated(t, 1, nil)
+			s := newSimulatedOf(t, 1, classes, nil)
 			want, _, _ := s.checkpointed(api, body, nil, 0)
 			var kept []byte
 			had := 0

@@ -59,7 +59,7 @@ func (a *attempt) terms() terms {
 	}
 	if r.resumable && a.stitch == nil {
 		// An engine may have shown otherwise since the request was offered.
-		r.model, r.from = p.resumesLocked(r.class, req)
+		r.model, r.from = p.resumesLocked(r.class, r.call)
 	}
 	if a.stitch != nil && (len(caps.Models) == 0 || lists(caps, r.model)) {
 		t.model, t.has = r.model, true // by whatever name it is asked for by now

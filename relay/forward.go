@@ -22,7 +22,7 @@ func (p *Pool) Short(call *Call) (need control.Need, short bool) {
 	if p.unservedLocked(r) != nil {
 		return need, false
 	}
-	r.model, r.from = p.resumesLocked(class, req)
+	r.model, r.from = p.resumesLocked(class, call)
 	ev := r.shape()
 	ev.Barred = p.barredLocked(r)
 	var amounts [admission.MaxEngines]admission.Amount

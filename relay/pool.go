@@ -447,10 +447,11 @@ type resumption struct {
 
 // resumesLocked tells from what an answer of a class can be continued on every
 // engine of the pool, whichever gets it, and by what name they know the model.
-// Attempts of a class from which nothing is reclaimed need not. Token ids go before
-// text, which may be cut into others.
-func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model string, f from) {
-	if !req.Resumable() || p.table.Classes[class].Mode == admission.Attrition {
+// Attempts of a class from which nothing is reclaimed need not, unless checkpoints
+// are asked for or given. Token ids go before text, which may be cut into others.
+func (p *Pool) resumesLocked(class admission.Class, call *Call) (model string, f from) {
+	req := call.Request
+	if !req.Resumable() || p.table.Classes[class].Mode == admission.Attrition && call.Checkpoint == nil && call.Kept == nil {
 		return "", fromNothing
 	}
 	for _, f := range []from{fromIDs, fromText} {

@@ -126,7 +126,7 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	p.gens[slot]++
 	r.id = admission.MakeID(p.gens[slot], slot)
 	p.records[slot] = r
-	r.model, r.from = p.resumesLocked(class, req)
+	r.model, r.from = p.resumesLocked(class, call)
 	r.resumable = r.from != fromNothing
 	p.restoreLocked(r)
 	ev := r.shape()

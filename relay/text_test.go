@@ -195,7 +195,7 @@ func TestTextIsRefused(t *testing.T) {
 				if model, f := func() (string, from) {
 					g.pool.mu.Lock()
 					defer g.pool.mu.Unlock()
-					return g.pool.resumesLocked(1, g.call("batch", sent(true, "")).Request)
+					return g.pool.resumesLocked(1, g.call("batch", sent(true, "")))
 				}(); f != fromNothing {
 					t.Errorf("%s is still continued from %s", model, f)
 				}

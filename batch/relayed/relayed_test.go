@@ -84,7 +84,7 @@ func newRig(t *testing.T, depth int) *rig {
 			table := &admission.Table{Engines: specs}
 			e := table.Envelope()
 			for i, name := range []string{"interactive", "batch"} {
-				table.Classes = append(table.Classes, admission.ClassSpec{Name: name, Ceiling: e, IdleAfter: time.Second, DefaultOut: 64, Mode: admission.Mode(i) * admission.ReclaimNow,
+				table.Classes = append(table.Classes, admission.ClassSpec{Name: name, Ceiling: e, IdleAfter: time.Second, DefaultOut: 64,
 					Depth: depth * i, Floor: admission.Of(int64(2*(1-i)), int64(1-i)*e[admission.KV])})
 			}
 			return table, nil

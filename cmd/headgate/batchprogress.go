@@ -106,18 +106,33 @@ func (p *progress) end() {
 	}
 }
 
+// size is a number of bytes for people.
+func size(n int64) string {
+	switch {
+	case n < 1e3:
+		return fmt.Sprintf("%d B", n)
+	case n < 1e6:
+		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+}
+
 // bytes shows how far a transfer is.
 func (p *progress) bytes(what string) func(n, all int64) {
+	begun := time.Now()
 	return func(n, all int64) {
-		const mb = 1e6
-		text := fmt.Sprintf("%s %.1f MB", what, float64(n)/mb)
-		if all > 0 {
-			text = fmt.Sprintf("%s %s %.1f of %.1f MB", what, bar(n, all), float64(n)/mb, float64(all)/mb)
+		now := time.Now()
+		if !p.terminal && n != all && now.Sub(begun) < p.every {
+			return // it may be over before anybody has read so
+		}
+		text := fmt.Sprintf("%s %s", what, size(n))
+		if all > n {
+			text = fmt.Sprintf("%s %s %s of %s", what, bar(n, all), size(n), size(all))
 		}
 		kind := what
 		if n == all {
 			kind += " done"
 		}
-		p.show(time.Now(), kind, text)
+		p.show(now, kind, text)
 	}
 }
