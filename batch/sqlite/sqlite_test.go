@@ -13,6 +13,7 @@ import (
 
 	"headgate/batch"
 	"headgate/batch/batchtest"
+	"headgate/batch/rows"
 )
 
 func TestStore(t *testing.T) {
@@ -22,21 +23,33 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		return batchtest.Storage{Open: func() (batch.Store, error) {
-			return options{"OFF", time.Second}.store(context.Background(), filepath.Join(dir, "batch.db"))
+			return quick.store(filepath.Join(dir, "batch.db"))
 		}}
 	})
 }
 
 var background = context.Background()
 
+// quick flushes nothing: what is written where matters, not when.
+var quick = options{"OFF", time.Second}
+
+func (o options) store(path string) (*rows.Store, error) {
+	db, err := o.database(background, path)
+	if err != nil {
+		return nil, err
+	}
+	return rows.New(db), nil
+}
+
 // opened is a store with one batch that is Validating.
-func opened(t *testing.T, o options) (*Store, string) {
+func opened(t *testing.T, o options) (*rows.Store, *database, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "batch.db")
-	s, err := o.store(background, path)
+	db, err := o.database(background, path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := rows.New(db)
 	t.Cleanup(func() { s.Close() })
 	now := time.Now()
 	if err := s.CreateFile(background, &batch.File{ID: "f", Tenant: "t", Created: now}); err != nil {
@@ -45,7 +58,7 @@ func opened(t *testing.T, o options) (*Store, string) {
 	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Input: "f", Created: now, Expires: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	return s, path
+	return s, db, path
 }
 
 func someItems(from, n int) (items []batch.Item) {
@@ -55,7 +68,7 @@ func someItems(from, n int) (items []batch.Item) {
 	return items
 }
 
-func (s *Store) total(t *testing.T) int64 {
+func total(t *testing.T, s *rows.Store) int64 {
 	t.Helper()
 	b, err := s.Batch(background, "t", "b")
 	if err != nil {
@@ -67,12 +80,11 @@ func (s *Store) total(t *testing.T) int64 {
 // TestDiskFull: a change that the disk has no room for is undone whole, says so, and so do
 // those that shared its transaction; with room again the store goes on.
 func TestDiskFull(t *testing.T) {
-	s, _ := opened(t, options{"OFF", time.Second})
+	s, db, _ := opened(t, quick)
 	pages := func(most int) {
 		t.Helper()
-		if err := s.w.do(background, func(t *tx) error {
-			var n int
-			_, err := t.row(fmt.Sprintf("PRAGMA max_page_count = %d", most), nil, &n)
+		if err := db.Change(background, func(t rows.Tx) error {
+			_, err := t.Exec(fmt.Sprintf("PRAGMA max_page_count = %d", most))
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -87,7 +99,7 @@ func TestDiskFull(t *testing.T) {
 	if !errors.Is(err, batch.ErrFull) || !strings.Contains(err.Error(), "the disk of the batch store is full, nothing was changed") {
 		t.Fatal(err)
 	}
-	if n := s.total(t); n != int64(line-101) {
+	if n := total(t, s); n != int64(line-101) {
 		t.Errorf("%d items are counted after %d were written", n, line-101)
 	}
 	if err := s.Start(background, "b", time.Now()); err != nil {
@@ -104,7 +116,7 @@ func TestDiskFull(t *testing.T) {
 // it had not been asked for.
 func TestLocked(t *testing.T) {
 	o := options{"OFF", 50 * time.Millisecond}
-	s, path := opened(t, o)
+	s, _, path := opened(t, o)
 	other, err := o.open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -118,14 +130,14 @@ func TestLocked(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "another process keeps the batch store locked, nothing was changed") {
 		t.Errorf("%v", err)
 	}
-	if n := s.total(t); n != 0 {
+	if n := total(t, s); n != 0 {
 		t.Errorf("%d items are counted", n)
 	}
 	if err := lock.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.AddItems(background, "b", someItems(1, 10)); err != nil || s.total(t) != 10 {
-		t.Errorf("%d items are counted, %v", s.total(t), err)
+	if _, err := s.AddItems(background, "b", someItems(1, 10)); err != nil || total(t, s) != 10 {
+		t.Errorf("%d items are counted, %v", total(t, s), err)
 	}
 }
 
@@ -162,7 +174,7 @@ func TestRoom(t *testing.T) {
 	}
 	var sizes []int64
 	for round := range 3 {
-		s, err := options{"OFF", time.Second}.store(background, path)
+		s, err := quick.store(path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	codes "modernc.org/sqlite/lib"
 
 	"headgate/batch"
+	"headgate/batch/rows"
 )
 
 // groupMost bounds how many changes are joined into one transaction: what a crash can
@@ -31,7 +32,7 @@ type writer struct {
 }
 
 type op struct {
-	do   func(*tx) error
+	do   func(rows.Tx) error
 	err  error
 	done chan struct{}
 }
@@ -48,7 +49,7 @@ func newWriter(conn *sql.Conn) *writer {
 
 // do runs a change and returns when it is on the disk. The context counts until the
 // change is taken on: a claim that nobody waits for any more would be held by nobody.
-func (w *writer) do(ctx context.Context, change func(*tx) error) error {
+func (w *writer) do(ctx context.Context, change func(rows.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -170,8 +171,7 @@ func (w *writer) exec(query string) error {
 	return err
 }
 
-// exec returns how many rows were changed.
-func (t *tx) exec(query string, args ...any) (int64, error) {
+func (t *tx) Exec(query string, args ...any) (int64, error) {
 	s, err := t.w.stmt(query)
 	if err != nil {
 		return 0, err
@@ -183,25 +183,12 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	return r.RowsAffected()
 }
 
-func (t *tx) query(query string, args ...any) (*sql.Rows, error) {
+func (t *tx) Query(query string, args ...any) (*sql.Rows, error) {
 	s, err := t.w.stmt(query)
 	if err != nil {
 		return nil, err
 	}
 	return s.Query(args...)
-}
-
-// row scans the first row; ok is false where there is none.
-func (t *tx) row(query string, args []any, dest ...any) (ok bool, err error) {
-	s, err := t.w.stmt(query)
-	if err != nil {
-		return false, err
-	}
-	err = s.QueryRow(args...).Scan(dest...)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // storage tells whether an error is SQLite's own, after which the transaction may be

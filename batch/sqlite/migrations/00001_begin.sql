@@ -59,7 +59,7 @@ CREATE TABLE items (
   id INTEGER PRIMARY KEY, -- batches.n << 32 | line
   batch INTEGER NOT NULL,
   custom_id TEXT NOT NULL,
-  offset INTEGER NOT NULL,
+  at_byte INTEGER NOT NULL,
   length INTEGER NOT NULL,
   prefix INTEGER NOT NULL, -- as a signed number: the order around is the same
   tokens INTEGER NOT NULL,
