@@ -173,6 +173,13 @@ func TestSDKBatch(t *testing.T) {
 		t.Errorf("deleted: %s", r[18].Value)
 	}
 
+	if tenants := gjson.Parse(admin(t, g, "/api/batches")); tenants.Get("#").Int() != 1 || tenants.Get("0.tenant").Str != "research" || tenants.Get("0.done").Int() < 4 || tenants.Get("0.output_tokens").Int() < 12 {
+		t.Errorf("an operator sees %s", tenants)
+	}
+	if metrics := admin(t, g, "/metrics"); !regexp.MustCompile(`headgate_batch_items_done_total\{capacity="\w+",class="batch",result="\w+"\} \d`).MatchString(metrics) {
+		t.Error("no item is counted")
+	}
+
 	// The other tenant's key sees none of it.
 	others := client.Steps(t, sdk, g.URL+"/v1", k.app,
 		client.Do("files.content", value(2, "output_file_id").Str), client.Do("batches.retrieve", value(1, "id").Str), client.Do("batches.cancel", value(1, "id").Str),
@@ -183,6 +190,21 @@ func TestSDKBatch(t *testing.T) {
 		}
 	}
 	g.AwaitPool("nothing is held", idle)
+}
+
+// admin is what the gateway tells operators.
+func admin(t *testing.T, g *headgate.Gateway, path string) string {
+	t.Helper()
+	res, err := http.Get(g.Admin + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 {
+		t.Fatalf("%s: %d, %v", path, res.StatusCode, err)
+	}
+	return string(text)
 }
 
 // TestSDKBatchEndpoints: every endpoint that batches may have.

@@ -26,6 +26,9 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	for path, which := range map[string]relay.Switch{"lending": relay.SwitchLending, "drain": relay.SwitchDrain, "bypass": relay.SwitchBypass} {
 		mux.HandleFunc("POST /api/pools/{pool}/"+path, func(w http.ResponseWriter, r *http.Request) { g.setSwitch(w, r, which) })
 	}
+	if g.cfg.BatchTenants != nil {
+		mux.HandleFunc("GET /api/batches", batchTenants(g.cfg.BatchTenants))
+	}
 	if g.cfg.Spans != nil {
 		mux.Handle("POST /v1/traces", g.cfg.Spans)
 	}

@@ -490,6 +490,23 @@ func TestBadBatches(t *testing.T) {
 	})
 }
 
+// TestAdminBatches: an operator sees what each tenant has.
+func TestAdminBatches(t *testing.T) {
+	made := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	out := httptest.NewRecorder()
+	batchTenants(func() []batch.TenantStatus {
+		return []batch.TenantStatus{{Tenant: "a", Backlog: 7, Running: 2, Oldest: made, Done: 5, Failed: 1, OnLoans: 4, Output: 90, Wasted: 3}, {Tenant: "b"}}
+	})(out, nil)
+	var got bytes.Buffer
+	if err := json.Compact(&got, out.Body.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(`[{"tenant":"a","backlog":7,"running":2,"oldest":"2026-01-02T03:04:05Z","done":5,"done_on_loans":4,"failed":1,"output_tokens":90,"wasted_tokens":3},`+
+		`{"tenant":"b","backlog":0,"running":0,"oldest":null,"done":0,"done_on_loans":0,"failed":0,"output_tokens":0,"wasted_tokens":0}]`, got.String()); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
 // TestBatchTenants: another tenant's key finds nothing.
 func TestBatchTenants(t *testing.T) {
 	s, _ := withBatches(setup{})

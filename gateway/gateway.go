@@ -59,6 +59,8 @@ type Config struct {
 	Spans http.Handler
 	// Batches are files and batches; nil: there are none, nor their routes.
 	Batches *batch.Service
+	// BatchTenants is what the admin listener tells of batches; nil: nothing.
+	BatchTenants func() []batch.TenantStatus
 	// Fleet is what the admin listener tells of the fleet; nil: the process has its pools
 	// to itself.
 	Fleet *Fleet

@@ -20,7 +20,7 @@ import (
 
 // batches are a server's files and batches: where they are kept, and who works at them.
 type batches struct {
-	store   *sqlite.Store
+	store   batch.Store
 	service *batch.Service
 	worker  *batch.Worker
 

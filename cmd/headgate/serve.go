@@ -199,7 +199,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		if s.batches, err = openBatches(cfg.Batch, s.present, s.log, reg); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
-		gc.Batches = s.batches.service
+		gc.Batches, gc.BatchTenants = s.batches.service, s.batches.worker.Tenants
 	}
 	if s.fleet != nil {
 		s.fleet.serve(pools)
