@@ -34,9 +34,8 @@ type rig struct {
 	*relayed.Runner
 	t      *testing.T
 	pool   *relay.Pool
-	refuse atomic.Int32  // status that the engine answers requests with; 0: it works
-	asked  chan []byte   // bodies of what it was asked for, as far as somebody reads them
-	made   func() uint64 // tokens that it has generated
+	refuse atomic.Int32 // status that the engine answers requests with; 0: it works
+	asked  chan []byte  // bodies of what it was asked for, as far as somebody reads them
 }
 
 func newRig(t *testing.T, depth int) *rig {
