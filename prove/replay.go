@@ -72,6 +72,22 @@ func NewTraffic(r *Recording, classes []admission.ClassSpec, batch string, onTim
 	return t, nil
 }
 
+// Only is the part of the traffic that is kept, and where each of its requests is in the
+// whole.
+func (t *Traffic) Only(keep func(q *Request) bool) (*Traffic, []int) {
+	part, of := *t, *t.Trace
+	part.Trace, of.Entries = &of, nil
+	part.Requests, part.Limits, part.Scored = nil, nil, nil
+	var at []int
+	for i, q := range t.Requests {
+		if keep(q) {
+			of.Entries, at = append(of.Entries, q.Entry), append(at, i)
+			part.Requests, part.Limits, part.Scored = append(part.Requests, q), append(part.Limits, t.Limits[i]), append(part.Scored, t.Scored[i])
+		}
+	}
+	return &part, at
+}
+
 func count(of []bool) (n int) {
 	for _, is := range of {
 		n += one(is)
