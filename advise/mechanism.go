@@ -64,7 +64,7 @@ func (a *adviser) mechanisms(p *Proposal, next Settings, table *admission.Table)
 		switch c.Key {
 		case "slots":
 			if c.n < a.Present.Slots {
-				need(probe.KVLayout, "each slot has its own part of the KV, so that fewer slots leave a session more", func(f probe.Finding) State { return is(f.Value == probe.PerSlot) })
+				need(probe.KVLayout, "each slot has its own part of the KV, of which fewer slots leave a session more", func(f probe.Finding) State { return is(f.Value == probe.PerSlot) })
 				a.seen(&all[len(all)-1])
 				continue
 			}

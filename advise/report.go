@@ -130,17 +130,17 @@ func (a *adviser) settle(one *Advice) {
 		switch m.State {
 		case Contradicted:
 			one.Status = Withdrawn
-			one.Reason = fmt.Sprintf("it needs that %s; found: %s, %s", m.Needs, m.Found, strings.Join(m.Evidence, "; "))
+			one.Reason = fmt.Sprintf("it needs that %s, and %s is %s", m.Needs, m.Subject, m.Found)
 			if last.Verdict == Better {
 				one.Reason += "; that the replay is better comes from fewer requests beside each other, for which a class's ceiling is enough"
 			}
 			return
 		case Unknown:
-			unknown = fmt.Sprintf("whether %s is not known: %s", m.Needs, strings.Join(m.Evidence, "; "))
+			unknown = fmt.Sprintf("it is not known whether %s", m.Needs)
 		}
 	}
 	gain := last.Verdict == Better
-	one.Reason = "replayed, it is " + string(last.Verdict)
+	one.Reason = map[Verdict]string{Better: "the replay is better", Same: "the replay is no different", Worse: "the replay is worse", CantTell: "whether the replay is better can't be told"}[last.Verdict]
 	if one.room && last.Verdict == Same && a.long > 0 {
 		gain = true
 		one.Reason = fmt.Sprintf("a session may have %d tokens in the place of %d, which %d requests were near to or refused for, and all else is no different", one.LongestProposed, one.LongestPresent, a.long)
@@ -194,7 +194,7 @@ func (a *adviser) words() {
 	}
 	for _, o := range rep.Proposals {
 		if o.Status == Withdrawn {
-			say("Withdrawn: %s, since %s.", o.Proposal, o.Reason)
+			say("Withdrawn: %s: %s.", o.Proposal, o.Reason)
 		}
 	}
 	if s := named(Advised); s != "" {
@@ -240,17 +240,28 @@ func (a *adviser) assumed() {
 // falsify says what would show a proposal to be wrong.
 func (a *adviser) falsify(one *Advice, p *Proposal, next Settings) {
 	say := func(format string, args ...any) { one.Falsify = append(one.Falsify, fmt.Sprintf(format, args...)) }
+	if one.Status == Withdrawn {
+		for _, m := range one.Mechanisms {
+			if m.State == Contradicted {
+				say("`headgate probe` finds of %s that it is so: %s.", m.Subject, m.Needs)
+			}
+		}
+		return
+	}
 	last := &one.Results[len(one.Results)-1]
 	if o := &last.OnTime; o.Interval.Low != nil && o.Offered > 0 {
 		at := float64(o.Present) / float64(o.Offered)
-		say("Served with %s, a day like this has fewer than %s or more than %s of its requests on time: `%s` on its journal says so as what was recorded.",
-			one.Proposal, prove.Percent(max(at+*o.Interval.Low, 0)), prove.Percent(min(at+*o.Interval.High, 1)), a.Command)
+		most := ""
+		if high := at + *o.Interval.High + a.Margin; high < 1 {
+			most = ", or more than " + prove.Percent(high)
+		}
+		say("Served with %s, a day like this has less than %s of its requests on time%s: `%s` on its journal tells what was recorded.", one.Proposal, prove.Percent(max(at+*o.Interval.Low-a.Margin, 0)), most, a.Command)
 	}
 	if b := last.Batch; b != nil {
-		say("It has not %d of %d batch requests done.", b.DoneProposed, b.Offered)
+		say("Fewer than %d of %d batch requests are done within it.", b.DoneProposed, b.Offered)
 	}
 	for _, m := range one.Mechanisms {
-		say("It is not so that %s: `headgate probe`, %s.", m.Needs, m.Subject)
+		say("`headgate probe` finds of %s that it is not so: %s.", m.Subject, m.Needs)
 	}
 	if c := p.find("kv_dtype"); c != nil {
 		say("Started with %s, the engine says less than %d tokens: `headgate probe`, kv_tokens; or its answers are worse, which nothing here looks at.", c.Text, int(near*float64(next.KVTokens)))
@@ -285,14 +296,14 @@ func (rep *Report) sections() []prove.Section {
 	if len(rep.Proposals) == 0 {
 		proposals.Lead = "No rule makes one of this traffic and these settings; --propose names one."
 	} else if o := rep.Proposals[0]; len(o.Results) > 0 {
-		proposals.Lead = fmt.Sprintf("The recorded requests under both settings, paired by %d blocks; intervals at %.0f %%. Within %s points on time and %s of batch's tokens is no difference.", blocksOf(o.Results), 100*rep.Level, prove.Points(rep.Margin), prove.Percent(rep.BatchMargin))
+		proposals.Lead = fmt.Sprintf("The recorded requests under both settings, paired by %d blocks; intervals at %.0f %%. Within %s points on time and %s of batch's tokens is no difference. An interval of nothing but zeros is also seen in one run of twenty if %s of such blocks differ.", blocksOf(o.Results), 100*rep.Level, prove.Points(rep.Margin), prove.Percent(rep.BatchMargin), prove.Percent(3/float64(blocksOf(o.Results))))
 	}
 	all = append(all, proposals)
 	for i := range rep.Proposals {
 		o := &rep.Proposals[i]
 		s := prove.Section{Title: o.Proposal + ": " + string(o.Status), Lead: fmt.Sprintf("Looked at since %s. %s.", o.Why, upper(o.Reason))}
 		for _, m := range o.Mechanisms {
-			s.List = append(s.List, fmt.Sprintf("Relies on: %s. %s: %s. Evidence: %s.", m.Needs, upper(string(m.State)), m.Found, strings.Join(m.Evidence, "; ")))
+			s.List = append(s.List, fmt.Sprintf("Relies on: %s. %s.", m.Needs, m.words()))
 		}
 		if o.Lost > 0 {
 			s.List = append(s.List, fmt.Sprintf("%d recorded requests are too long for it, and count as late.", o.Lost))
@@ -332,6 +343,13 @@ func (o *Occupancy) words() string {
 		all = append(all, fmt.Sprintf("%s at %d in flight", prove.Percent(l.BusyShare), l.InFlight))
 	}
 	return strings.Join(all, ", ")
+}
+
+func (m *Mechanism) words() string {
+	if m.State == Unknown {
+		return fmt.Sprintf("Not known of %s: %s", m.Subject, strings.Join(m.Evidence, "; "))
+	}
+	return fmt.Sprintf("It %s: %s is %s: %s", map[State]string{Holds: "holds", Contradicted: "does not hold"}[m.State], m.Subject, m.Found, strings.Join(m.Evidence, "; "))
 }
 
 func blocksOf(all []Result) (n int) {

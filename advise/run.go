@@ -108,6 +108,10 @@ func (a *adviser) prepare() error {
 		return fmt.Errorf("--block is %v: allowed is a time above 0 of which the journal's %v are at most %d", a.Block, r.Length.Round(time.Second), mostBlocks)
 	}
 	a.blocks = max(int(r.Length/a.Block), 1)
+	// A slot's part that was found to be the longest sequence is no limit of the model's.
+	if part := a.Present.KVTokens / max(a.Present.Slots, 1); a.Present.Layout == probe.PerSlot && float64(a.Present.MaxContext)*near <= float64(part) && float64(a.Present.MaxContext) >= near*float64(part) {
+		a.Present.MaxContext = 0
+	}
 	var classes []admission.ClassSpec
 	if a.Policy != nil {
 		classes = a.Policy.Table.Classes
@@ -360,26 +364,24 @@ func (a *adviser) compare(o *outcome, g RegimeSpan) Result {
 	onTime, tokens := make([]float64, a.blocks), make([]float64, a.blocks)
 	n := &r.OnTime
 	var b Batch
-	done := func(i int, of *outcome, count *int, sum *float64, sign float64) {
-		if at := of.done[i]; at >= 0 {
-			k := prove.BlockOf(at, a.blocks, a.length)
-			if q := a.traffic.Requests[i]; in(k) {
-				*count++
-				*sum += float64(q.PromptTokens + q.Output)
-				tokens[k] += sign * float64(q.PromptTokens+q.Output)
-			}
+	// A batch request counts in the block that it came in, under both: what is done a little
+	// later is done as well.
+	done := func(k int, q *prove.Request, of *outcome, i int, count *int, sum *float64, sign float64) {
+		if of.done[i] >= 0 {
+			*count++
+			*sum += float64(q.PromptTokens + q.Output)
+			tokens[k] += sign * float64(q.PromptTokens+q.Output)
 		}
 	}
 	for i, q := range a.traffic.Requests {
-		if q.Class == a.BatchClass {
-			if in(prove.BlockOf(q.Arrival, a.blocks, a.length)) {
-				b.Offered++
-			}
-			done(i, a.present, &b.DonePresent, &b.TokensPresent, -1)
-			done(i, o, &b.DoneProposed, &b.TokensProposed, 1)
-			continue
-		}
-		if k := prove.BlockOf(q.Arrival, a.blocks, a.length); a.traffic.Scored[i] && in(k) {
+		k := prove.BlockOf(q.Arrival, a.blocks, a.length)
+		switch {
+		case !in(k):
+		case q.Class == a.BatchClass:
+			b.Offered++
+			done(k, q, a.present, i, &b.DonePresent, &b.TokensPresent, -1)
+			done(k, q, o, i, &b.DoneProposed, &b.TokensProposed, 1)
+		case a.traffic.Scored[i]:
 			n.Offered++
 			if a.present.onTime[i] {
 				n.Present++
