@@ -64,7 +64,7 @@ func planOf(t testing.TB, enforced bool, perSecond float64, propose ...string) *
 		arm = policy
 	}
 	p := &Plan{
-		Recording: recorded(t, provetest.Day(5, 20*time.Minute, perSecond, true), arm, 20*time.Minute), ModelGiven: true, Margin: 0.005, Command: "headgate advise JOURNAL",
+		Recording: recorded(t, provetest.Day(5, 20*time.Minute, perSecond, true), arm, 20*time.Minute), ModelGiven: true, Margin: 0.005, Command: "headgate advise JOURNAL", Probe: "headgate probe --url URL --kind KIND --yes",
 		Policy:  &sim.Policy{Table: policy.Table, Priority: policy.Priority},
 		Present: Settings{Engine: e, Slots: 8, KVTokens: 16384, MaxContext: 8192, Layout: probe.Shared, Priority: enforced, Enforced: enforced},
 	}
@@ -137,7 +137,7 @@ func TestStatuses(t *testing.T) {
 			if one.Status != tt.status || !strings.Contains(rep.Verdict, tt.first) {
 				t.Errorf("%s: %s", one.Status, rep.Verdict)
 			}
-			if one.Status != Impossible && (len(one.Falsify) == 0 || len(one.Mechanisms) == 0 || len(one.Results) != 1) {
+			if one.Status != Impossible && (len(one.Falsify) == 0 && one.Status != Withdrawn || len(one.Mechanisms) == 0 || len(one.Results) != 1 || !strings.HasPrefix(one.Mechanisms[0].Ask, "headgate probe ")) {
 				t.Errorf("%+v", one)
 			}
 			if !strings.HasPrefix(string(rep.Markdown()), "# "+strings.NewReplacer("`", "'").Replace(rep.Verdict)+"\n") {

@@ -84,7 +84,9 @@ func TestAudit(t *testing.T) {
 			"! pool main: alias fast points to model gone, which engine gpu0 does not list", "! pool main: alias deep points to model large, which is not resident at engine gpu0",
 			"! pool main, engine gpu0: it loads models on demand, and one may evict another: resident are small, not resident large"}},
 		{"an alias of another model than was probed", func(_ *Config, p *Pool, _ *Engine, _ *Class) { p.Aliases = []Alias{{"fast", "large"}} }, found(), 0, []string{"  pool main: alias fast points to model large, and the probed engine answered as small"}},
-		{"one model, unloaded", func(_ *Config, _ *Pool, e *Engine, _ *Class) { e.Models = []engine.Model{{ID: "small", Unloaded: true}} }, nil, 0, nil},
+		{"one model, unloaded", func(_ *Config, _ *Pool, e *Engine, _ *Class) {
+			e.Models = []engine.Model{{ID: "small", Unloaded: true}}
+		}, nil, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := sound()

@@ -25,6 +25,9 @@ type Mechanism struct {
 	Found    string        `json:"found"` // as the probe has it, or unknown
 	State    State         `json:"state"`
 	Evidence []string      `json:"evidence"`
+	// Ask is the command that asks the engine for it: another answer makes what is said of
+	// the proposal wrong.
+	Ask string `json:"ask"`
 }
 
 // mechanisms are those that a proposal relies on.
@@ -37,7 +40,7 @@ func (a *adviser) mechanisms(p *Proposal, next Settings, table *admission.Table)
 			}
 		}
 		f := a.Profile.Find(s)
-		m := Mechanism{Subject: s, Needs: needs, Found: "unknown", State: Unknown, Evidence: f.Evidence}
+		m := Mechanism{Subject: s, Needs: needs, Found: "unknown", State: Unknown, Evidence: f.Evidence, Ask: fmt.Sprintf("%s --only %s", a.Probe, s)}
 		if f.Confidence != probe.Unknown {
 			m.Found, m.State = fmt.Sprintf("%v (%s)", value(f), f.Confidence), judge(f)
 		}

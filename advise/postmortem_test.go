@@ -61,7 +61,7 @@ func trap(t *testing.T, layout string, p *probe.Profile) *Report {
 	e := simengine.DefaultConfig()
 	e.Policy = simengine.FCFS
 	rep, err := Run(&Plan{
-		Recording: theDay(t), Profile: p, Propose: []Proposal{slots}, OnTime: admission.Objective{First: 10 * time.Second, Whole: 2 * time.Minute}, Margin: 0.005, Command: "headgate advise JOURNAL",
+		Recording: theDay(t), Profile: p, Propose: []Proposal{slots}, OnTime: admission.Objective{First: 10 * time.Second, Whole: 2 * time.Minute}, Margin: 0.005, Command: "headgate advise JOURNAL", Probe: "headgate probe --url URL --kind KIND --yes",
 		Present: Settings{Engine: e, Slots: occupancytest.Slots, KVTokens: occupancytest.KV, Layout: layout},
 	})
 	if err != nil {

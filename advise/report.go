@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"headgate/occupancy"
+	"headgate/probe"
 	"headgate/prove"
 )
 
@@ -232,21 +233,17 @@ func (a *adviser) assumed() {
 	}
 	say("Present: %s, %d slots, %d KV tokens (%s), sessions of up to %d tokens; requests go to it %s.", e.Scheduler, s.Slots, s.KVTokens, s.Layout, s.longest(), way)
 	say("Requests come when they came and are as long as they were; nobody leaves sooner, asks again or writes longer prompts because of a setting. Caches are not replayed.")
+	say("Batch that is not in the journal is not looked at: `headgate prove` tells what more of it could have.")
 	if n := rep.Recording.Before + rep.Recording.Unfinished + rep.Recording.Uncounted + rep.Recording.TooLong + a.Recording.RefusedAll(); n > 0 {
 		say("%d requests are left out: refused, under way at an end of the journal, without tokens, or longer than the engine takes.", n)
 	}
 }
 
-// falsify says what would show a proposal to be wrong.
+// falsify says what would show a proposal to be wrong, beside another word on its mechanisms.
 func (a *adviser) falsify(one *Advice, p *Proposal, next Settings) {
 	say := func(format string, args ...any) { one.Falsify = append(one.Falsify, fmt.Sprintf(format, args...)) }
 	if one.Status == Withdrawn {
-		for _, m := range one.Mechanisms {
-			if m.State == Contradicted {
-				say("`headgate probe` finds of %s that it is so: %s.", m.Subject, m.Needs)
-			}
-		}
-		return
+		return // what would bring it back is with its mechanism
 	}
 	last := &one.Results[len(one.Results)-1]
 	if o := &last.OnTime; o.Interval.Low != nil && o.Offered > 0 {
@@ -260,11 +257,8 @@ func (a *adviser) falsify(one *Advice, p *Proposal, next Settings) {
 	if b := last.Batch; b != nil {
 		say("Fewer than %d of %d batch requests are done within it.", b.DoneProposed, b.Offered)
 	}
-	for _, m := range one.Mechanisms {
-		say("`headgate probe` finds of %s that it is not so: %s.", m.Subject, m.Needs)
-	}
 	if c := p.find("kv_dtype"); c != nil {
-		say("Started with %s, the engine says less than %d tokens: `headgate probe`, kv_tokens; or its answers are worse, which nothing here looks at.", c.Text, int(near*float64(next.KVTokens)))
+		say("Started with %s, `%s --only %s` finds less than %d tokens; or its answers are worse, which nothing here looks at.", c.Text, a.Probe, probe.KVTokens, int(near*float64(next.KVTokens)))
 	}
 }
 
@@ -303,7 +297,7 @@ func (rep *Report) sections() []prove.Section {
 		o := &rep.Proposals[i]
 		s := prove.Section{Title: o.Proposal + ": " + string(o.Status), Lead: fmt.Sprintf("Looked at since %s. %s.", o.Why, upper(o.Reason))}
 		for _, m := range o.Mechanisms {
-			s.List = append(s.List, fmt.Sprintf("Relies on: %s. %s.", m.Needs, m.words()))
+			s.List = append(s.List, fmt.Sprintf("Relies on: %s. %s. Wrong if `%s` finds otherwise.", m.Needs, m.words(), m.Ask))
 		}
 		if o.Lost > 0 {
 			s.List = append(s.List, fmt.Sprintf("%d recorded requests are too long for it, and count as late.", o.Lost))

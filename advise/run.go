@@ -31,8 +31,9 @@ type Plan struct {
 	Block      time.Duration       // 0: a 48th of the recording
 	Margin     float64             // share of requests on time
 	Audit      []Finding
-	// Command is the one that was given, for what would falsify the advice.
-	Command string
+	// Command is the one that was given, and Probe the one that asks the engine, for what
+	// would falsify the advice.
+	Command, Probe string
 }
 
 // Margins and bounds.

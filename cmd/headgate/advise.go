@@ -103,6 +103,10 @@ func (in *adviseInput) run(cmd *cobra.Command, args []string) (*advise.Report, e
 	}
 	in.client.From = "--client-timeout"
 	plan := &advise.Plan{BatchClass: in.plan.Batch.Class, Block: in.block, Command: "headgate " + strings.Join(append([]string{"advise", "JOURNAL"}, in.given(cmd)...), " ")}
+	plan.Probe = "headgate probe --url URL --kind KIND --yes"
+	if in.configFile != "" {
+		plan.Probe = "headgate probe --config " + in.configFile + " --yes"
+	}
 	for _, text := range in.propose {
 		p, err := advise.ParseProposal(text)
 		if err != nil {
