@@ -70,7 +70,7 @@ type Client struct {
 // traffic say against each other. The profile and the recording may be nil. The profile
 // is of the engine of that name, or the only one.
 func Audit(c *Config, profiled string, p *probe.Profile, r *prove.Recording, client Client) []Finding {
-	u := &auditor{}
+	u := &auditor{all: []Finding{}}
 	if client.Timeout == 0 && r != nil {
 		client = gaveUp(r)
 	}
@@ -413,9 +413,18 @@ func auditLines(all []Finding) []string {
 
 // AuditReport is the report of an audit alone.
 func AuditReport(all []Finding) *Report {
-	v := "No journal was given, so that nothing is advised; no contradiction was found."
-	if n := countErrors(all); n > 0 {
-		v = fmt.Sprintf("No journal was given, so that nothing is advised; %d contradictions were found.", n)
+	return &Report{
+		Verdict:  "No journal was given, so that nothing is advised; " + contradictionsFound(countErrors(all)) + ".",
+		Distrust: []string{}, Regimes: []RegimeSpan{}, Proposals: []Advice{}, Assumed: []string{}, Audit: all,
 	}
-	return &Report{Verdict: v, Audit: all}
+}
+
+func contradictionsFound(n int) string {
+	switch n {
+	case 0:
+		return "no contradiction was found"
+	case 1:
+		return "one contradiction was found"
+	}
+	return fmt.Sprintf("%d contradictions were found", n)
 }

@@ -211,7 +211,7 @@ func (a *adviser) words() {
 		say("Keep the present settings.")
 	}
 	if n := countErrors(rep.Audit); n > 0 {
-		say("%d contradictions were found.", n)
+		say("%s.", upper(contradictionsFound(n)))
 	}
 	rep.Verdict = strings.Join(first, " ")
 	a.assumed()
@@ -264,6 +264,10 @@ func (a *adviser) falsify(one *Advice, p *Proposal, next Settings) {
 
 // sections of the page.
 func (rep *Report) sections() []prove.Section {
+	contradictions := prove.Section{Title: "Contradictions", Lead: auditLead(rep.Audit), List: auditLines(rep.Audit)}
+	if rep.Occupancy == nil {
+		return []prove.Section{contradictions} // of an audit alone
+	}
 	var all []prove.Section
 	proposals := prove.Section{Title: "Proposals", Head: []string{"proposal", "status", "replayed", "on time, present and proposed", "change in points", "batch done", "change of its tokens", "longest session"}}
 	for i := range rep.Proposals {
@@ -307,7 +311,7 @@ func (rep *Report) sections() []prove.Section {
 		}
 		all = append(all, s)
 	}
-	all = append(all, prove.Section{Title: "Contradictions", Lead: auditLead(rep.Audit), List: auditLines(rep.Audit)})
+	all = append(all, contradictions)
 	r := &rep.Recording
 	traffic := prove.Section{Title: "Traffic", Lead: fmt.Sprintf("Pool %s, engine %s: %d requests in %s from %s. %s busy; of that, %s.", r.Pool, r.Engine, r.Requests, prove.Length(r.LengthS), prove.ClockTime(r.Start), prove.Percent(rep.Occupancy.Utilisation), rep.Occupancy.words())}
 	if len(rep.Regimes) == 1 {

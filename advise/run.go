@@ -77,7 +77,7 @@ type outcome struct {
 
 // Run replays, and says what came of it.
 func Run(p *Plan) (*Report, error) {
-	a := &adviser{Plan: p, rep: &Report{Margin: p.Margin, BatchMargin: BatchMargin, Level: prove.Level, Probed: p.Profile != nil, Audit: p.Audit}, length: p.Recording.Length}
+	a := &adviser{Plan: p, rep: &Report{Margin: p.Margin, BatchMargin: BatchMargin, Level: prove.Level, Probed: p.Profile != nil, Proposals: []Advice{}, Audit: p.Audit}, length: p.Recording.Length}
 	if err := a.prepare(); err != nil {
 		return nil, err
 	}

@@ -5,11 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"headgate/admission"
 	"headgate/advise"
@@ -183,4 +188,126 @@ func TestAdviceAgrees(t *testing.T) {
 	adviceAgrees(t, dir, journal, bench.Sim, &bench.Virtual{LoadPolicy: func(file string, e simengine.Config) (*sim.Policy, error) {
 		return loadPolicy(benchRunCommand(), file, e)
 	}})
+}
+
+// TestAdvisePage: what the page of the docs shows is how the page begins.
+func TestAdvisePage(t *testing.T) {
+	t.Chdir("../..")
+	const page = "docs/advise.md"
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?s)```text\n\\$ \\./bin/headgate advise (.*?)\n```\n\nThe page begins:\n\n```text\n(.*?)```").FindStringSubmatch(string(b))
+	if m == nil {
+		t.Fatalf("%s has no command with what it prints", page)
+	}
+	out, err := advised(t, strings.Fields(m[1])...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begins, _, _ := strings.Cut(out, "\n## slots=16")
+	if *rewrite {
+		if err := os.WriteFile(page, []byte(strings.Replace(string(b), "```text\n"+m[2]+"```", "```text\n"+begins+"```", 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if d := cmp.Diff(m[2], begins); d != "" {
+		t.Errorf("(-page +printed):\n%s", d)
+	}
+}
+
+// TestAdviseAudits: without a journal the configuration alone is looked at, against what its
+// engine says and what documentation says of it.
+func TestAdviseAudits(t *testing.T) {
+	dir := t.TempDir()
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			fmt.Fprint(w, `{"object":"list","data":[{"id":"small","object":"model","status":{"value":"loaded"}},{"id":"large","object":"model","status":{"value":"unloaded"}}]}`)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer engine.Close()
+	config := filepath.Join(dir, "serve.yaml")
+	write(t, config, strings.ReplaceAll(`anonymous: {classes: [interactive, batch]}
+pools:
+  - name: main
+    models: [small]
+    aliases: [{name: deep, model: large}]
+    engines: [{name: gpu0, kind: llamacpp, url: "ENGINE", slots: 8, kv_tokens: 150816, max_context: 131072}]
+    classes:
+      - {name: interactive, floor: {slots: 7}, objective: {e2e: 20s}, queue: {wait: 30s}}
+      - {name: batch, floor: {slots: 1}}
+`, "ENGINE", engine.URL))
+	write(t, filepath.Join(dir, "ops.md"), "Start it with `llama-server -np 4`.\n")
+	rep := advisedReport(t, "--config", config, "--docs", dir, "--ask", "--client-timeout", "25s")
+	var all strings.Builder
+	for _, f := range rep.Audit {
+		fmt.Fprintf(&all, "%t %s: %s\n", f.Contradiction, filepath.Base(f.Where), f.Text)
+	}
+	for _, want := range []string{
+		"true pool main: alias deep points to model large, which is not resident", "true pool main, engine gpu0: it loads models on demand", "true pool main, class interactive: a request may wait for 30s before",
+		"true pool main, class interactive: a request may wait for 30s, and clients leave after 25s (--client-timeout)", "true ops.md:1: it states \"-np 4\"", "false pool main, engine gpu0: 8 slots of 131072",
+	} {
+		if !strings.Contains(all.String(), want) {
+			t.Errorf("%slacks %q", all.String(), want)
+		}
+	}
+	out, err := advised(t, "--config", config)
+	if first, _, _ := strings.Cut(out, "\n"); err != nil || first != "# No journal was given, so that nothing is advised; one contradiction was found." {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestAdviseRefuses: what flags can't be together, and what is missing.
+func TestAdviseRefuses(t *testing.T) {
+	t.Chdir("../..")
+	dir := t.TempDir()
+	other := filepath.Join(dir, "vllm.log")
+	write(t, other, "INFO 06-01 Received request cmpl-1\n")
+	broken := filepath.Join(dir, "profile.json")
+	write(t, broken, `{"format": 2}`)
+	files, err := advicePolicies(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := simengine.DefaultConfig()
+	e.Speed, e.MaxNumSeqs, e.NumBlocks, e.MaxModelLen = adviceSpeed, adviceSlots, adviceBlocks, adviceLength
+	arm, err := sim.NewArm(sim.Headgate, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := provetest.Journal(adviceDay(10*time.Minute), arm, 10*time.Minute, admission.Objective{First: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	enforced := filepath.Join(dir, "enforced.jsonl")
+	write(t, enforced, string(provetest.Lines(events)))
+	const config = "prove/testdata/wave.yaml"
+	for want, args := range map[string][]string{
+		`--output is "html": allowed are md and json`:                               {wave, "--output", "html"},
+		"no journal: give one or more files, or --config":                           {},
+		"--propose is replayed with a journal":                                      {"--config", config, "--propose", "slots=2"},
+		"--docs and --ask are held against a configuration":                         {wave, "--slots", "8", "--kv-blocks", "1025", "--docs", "docs"},
+		`--propose: proposal "slots": "slots": allowed are KEY=VALUE`:               {wave, "--config", config, "--propose", "slots"},
+		"vllm.log is no journal of headgate serve: allowed are those, since a repl": {other, "--config", config},
+		"engine profile": {wave, "--config", config, "--profile", broken},
+		"what the engine holds is not in a journal": {wave},
+		"--block is 1ns: allowed is a time above 0": {wave, "--config", config, "--block", "1ns"},
+		"--margin is 100":         {wave, "--config", config, "--margin", "100"},
+		"--client-timeout is -1s": {wave, "--config", config, "--client-timeout", "-1s"},
+		"--docs: stat absent":     {"--config", config, "--docs", "absent"},
+		"--pool is \"odd\": --config prove/testdata/wave.yaml has no such": {"--config", config, "--pool", "odd"},
+		"the journal is of a pool that enforced: give the policy":          {enforced, "--slots", "8", "--kv-blocks", "1025"},
+	} {
+		if out, err := advised(t, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q, got %v\n%.300s", args, want, err, out)
+		}
+	}
+	// With the policy it is one that can be advised on; the profile says what the engine holds.
+	rep := advisedReport(t, enforced, "--policy", files["fewer"], "--priority", "--profile", "advise/testdata/profile.json")
+	if !rep.Probed || rep.Recording.Observed || len(rep.Proposals) == 0 || rep.Proposals[0].LongestPresent != 8192 {
+		t.Errorf("%s\n%+v", rep.Verdict, rep.Proposals)
+	}
 }
