@@ -121,7 +121,8 @@ func TestStatuses(t *testing.T) {
 		status  Status
 		first   string
 	}{
-		{"more slots are needed, and the KV is shared", busy, "slots=16,kv_tokens=65536", []probe.Finding{shared, {Subject: probe.KVTokens, Value: 65536.0, Unit: "tokens"}}, Withdrawn, "the KV has 16384 tokens now"},
+		{"the KV is another one already", busy, "slots=16,kv_tokens=65536", []probe.Finding{shared, {Subject: probe.KVTokens, Value: 65536.0, Unit: "tokens"}}, Withdrawn, "the KV has 16384 tokens now"},
+		{"more slots and KV are needed", busy, "slots=16,kv_tokens=65536", []probe.Finding{shared, holds}, Advised, "Advised: slots=16"},
 		{"more slots are needed", busy, "slots=16", []probe.Finding{shared, holds}, Advised, "Advised: slots=16"},
 		{"it is not known whether the KV is shared", busy, "slots=16", []probe.Finding{holds}, Unproven, "Unproven, in part"},
 		{"the engine has less KV than was said", busy, "slots=16", []probe.Finding{shared, {Subject: probe.KVTokens, Value: 9000.0, Unit: "tokens"}}, Withdrawn, "Withdrawn: slots=16"},

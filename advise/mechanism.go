@@ -63,6 +63,11 @@ func (a *adviser) mechanisms(p *Proposal, next Settings, table *admission.Table)
 			return is(within == 0 || number(f) <= within.Seconds() || a.Profile.Word(probe.Waiting) == probe.Preempts)
 		})
 	}
+	// What is changed as well is not there to be found yet.
+	kv := next.KVTokens
+	if p.find("kv_tokens") != nil || p.find("kv_dtype") != nil {
+		kv = a.Present.KVTokens
+	}
 	for _, c := range p.Changes {
 		switch c.Key {
 		case "slots":
@@ -74,7 +79,7 @@ func (a *adviser) mechanisms(p *Proposal, next Settings, table *admission.Table)
 			need(probe.KVLayout, "a further slot takes no KV from the others, or leaves each enough for the longest request", func(f probe.Finding) State {
 				return is(f.Value == probe.Shared || next.longest() >= a.longest)
 			})
-			need(probe.KVTokens, fmt.Sprintf("the KV has %d tokens, which the replay found to be enough", next.KVTokens), func(f probe.Finding) State { return is(number(f) >= near*float64(next.KVTokens)) })
+			need(probe.KVTokens, fmt.Sprintf("the KV has %d tokens", kv), func(f probe.Finding) State { return is(number(f) >= near*float64(kv)) })
 		case "kv_tokens", "kv_dtype":
 			need(probe.KVTokens, fmt.Sprintf("the KV has %d tokens now, of which the change makes %d", a.Present.KVTokens, next.KVTokens), func(f probe.Finding) State {
 				n := number(f)
@@ -88,7 +93,7 @@ func (a *adviser) mechanisms(p *Proposal, next Settings, table *admission.Table)
 				}
 				return is(room >= c.n)
 			})
-			need(probe.KVTokens, fmt.Sprintf("the KV has %d tokens", next.KVTokens), func(f probe.Finding) State { return is(number(f) >= near*float64(next.KVTokens)) })
+			need(probe.KVTokens, fmt.Sprintf("the KV has %d tokens", kv), func(f probe.Finding) State { return is(number(f) >= near*float64(kv)) })
 		case "mode":
 			real()
 			if reclaims(table) {

@@ -19,6 +19,9 @@ import (
 	"headgate/admission"
 	"headgate/advise"
 	"headgate/bench"
+	"headgate/engine"
+	"headgate/occupancy/occupancytest"
+	"headgate/probe"
 	"headgate/prove/provetest"
 	"headgate/sim"
 	"headgate/simengine"
@@ -220,7 +223,7 @@ func TestAdvisePage(t *testing.T) {
 // engine says and what documentation says of it.
 func TestAdviseAudits(t *testing.T) {
 	dir := t.TempDir()
-	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/models":
 			fmt.Fprint(w, `{"object":"list","data":[{"id":"small","object":"model","status":{"value":"loaded"}},{"id":"large","object":"model","status":{"value":"unloaded"}}]}`)
@@ -228,7 +231,7 @@ func TestAdviseAudits(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 		}
 	}))
-	defer engine.Close()
+	defer up.Close()
 	config := filepath.Join(dir, "serve.yaml")
 	write(t, config, strings.ReplaceAll(`anonymous: {classes: [interactive, batch]}
 pools:
@@ -239,7 +242,7 @@ pools:
     classes:
       - {name: interactive, floor: {slots: 7}, objective: {e2e: 20s}, queue: {wait: 30s}}
       - {name: batch, floor: {slots: 1}}
-`, "ENGINE", engine.URL))
+`, "ENGINE", up.URL))
 	write(t, filepath.Join(dir, "ops.md"), "Start it with `llama-server -np 4`.\n")
 	rep := advisedReport(t, "--config", config, "--docs", dir, "--ask", "--client-timeout", "25s")
 	var all strings.Builder
@@ -309,5 +312,61 @@ func TestAdviseRefuses(t *testing.T) {
 	rep := advisedReport(t, enforced, "--policy", files["fewer"], "--priority", "--profile", "advise/testdata/profile.json")
 	if !rep.Probed || rep.Recording.Observed || len(rep.Proposals) == 0 || rep.Proposals[0].LongestPresent != 8192 {
 		t.Errorf("%s\n%+v", rep.Verdict, rep.Proposals)
+	}
+}
+
+// TestAdviseTrap: the post-mortem's week, from files to the first line. A configuration of eight
+// slots and 150,816 tokens of KV served it; whether fewer slots are advice depends on the profile
+// alone.
+func TestAdviseTrap(t *testing.T) {
+	dir := t.TempDir()
+	var b bytes.Buffer
+	if err := occupancytest.WriteJournal(&b, occupancytest.PostMortem()); err != nil {
+		t.Fatal(err)
+	}
+	journal := filepath.Join(dir, "journal.jsonl")
+	write(t, journal, b.String())
+	for _, tt := range []struct {
+		kind, layout string
+		status       advise.Status
+		first        string
+	}{
+		{"vllm", probe.Shared, advise.Withdrawn, "# Withdrawn: slots=2: it needs that each slot has its own part of the KV"},
+		{"llamacpp", probe.Shared, advise.Withdrawn, "# Withdrawn: slots=2: "},
+		{"llamacpp", probe.PerSlot, advise.Advised, "# Advised: slots=2."},
+		{"llamacpp", "", advise.NotAdvised, "# Unproven: the engine was not probed"},
+		{"vllm", "", advise.NotAdvised, "# Unproven: the engine was not probed"},
+	} {
+		config := filepath.Join(dir, "serve.yaml")
+		write(t, config, fmt.Sprintf(`anonymous: {classes: [interactive, batch]}
+pools:
+  - name: p
+    engines: [{name: e, kind: %s, url: "http://127.0.0.1:1", slots: %d, kv_tokens: %d, block_size: 1}]
+    classes:
+      - {name: interactive, floor: {slots: 7}, objective: {ttft: 10s, e2e: 2m}, queue: {wait: 60s}}
+      - {name: batch, floor: {slots: 1}, reclaim: reclaim, queue: {wait: 0s}}
+`, tt.kind, occupancytest.Slots, occupancytest.KV))
+		args := []string{journal, "--config", config, "--propose", "slots=2"}
+		if tt.layout != "" {
+			profile := probe.Profile{Format: probe.Format, Kind: engine.Kind(tt.kind), Model: "m", Findings: []probe.Finding{
+				{Subject: probe.KVLayout, Value: tt.layout, Confidence: probe.Shown, Evidence: []string{"a request of a quarter of the KV: " + tt.layout}},
+				{Subject: probe.Slots, Value: float64(occupancytest.Slots), Unit: "sequences", Confidence: probe.Shown, Evidence: []string{"the ninth waited"}},
+			}}
+			data, err := json.Marshal(profile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, "profile.json"), string(data))
+			args = append(args, "--profile", filepath.Join(dir, "profile.json"))
+		}
+		out, err := advised(t, args...)
+		if first, _, _ := strings.Cut(out, "\n"); err != nil || !strings.HasPrefix(first, tt.first) {
+			t.Errorf("%s, %q: %v\n%s", tt.kind, tt.layout, err, out)
+		}
+		for _, o := range advisedReport(t, args...).Proposals {
+			if o.Proposal == "slots=2" && o.Status != tt.status || o.Status == advise.Advised && tt.status != advise.Advised {
+				t.Errorf("%s, %q: %+v", tt.kind, tt.layout, o)
+			}
+		}
 	}
 }
