@@ -249,7 +249,7 @@ func TestParseProposal(t *testing.T) {
 		"floor.=2":                  "allowed are KEY=VALUE",
 		"slots=0":                   `slots is "0": allowed: sequences, 1 to 65536`,
 		"slots=2,slots=3":           "slots is there twice",
-		"kv_dtype=fp7":              "allowed: fp16, bf16, fp8, q8_0 or q4_0",
+		"kv_dtype=fp7":              "allowed: f32, f16, bf16, fp8",
 		"reclaim.batch=now":         "allowed: attrition or reclaim",
 		"mode=observe":              "allowed: enforce",
 		"max_context=1000000000000": "allowed: tokens",
@@ -258,6 +258,14 @@ func TestParseProposal(t *testing.T) {
 		if p, err := ParseProposal(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %v: want %q", text, p, err, want)
 		}
+	}
+	p, err := ParseProposal("kv_dtype=q8_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 34 bytes for 32 numbers, in the place of 64.
+	if got := p.apply(Settings{KVTokens: 34_000}).KVTokens; got != 64_000 {
+		t.Errorf("q8_0 makes %d tokens of 34,000, want 64,000", got)
 	}
 	for _, text := range []string{"slots=2", "slots=4,max_context=65536", "floor.batch=0,unlent.interactive=1,reclaim.batch=reclaim"} {
 		if p, err := ParseProposal(text); err != nil || p.String() != text {

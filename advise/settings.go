@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"headgate/admission"
+	"headgate/kv"
 	"headgate/probe"
 	"headgate/sim"
 	"headgate/simengine"
@@ -85,7 +86,7 @@ var Keys = []struct {
 }{
 	{"slots", false, "sequences, 1 to 65536"},
 	{"kv_tokens", false, "tokens, 16 to 67108864"},
-	{"kv_dtype", false, "fp16, bf16, fp8, q8_0 or q4_0"},
+	{"kv_dtype", false, kv.CacheTypes},
 	{"max_context", false, "tokens, 16 to 67108864"},
 	{"mode", false, "enforce, of a pool that observes"},
 	{"floor", true, "slots, 0 or more"},
@@ -94,8 +95,8 @@ var Keys = []struct {
 	{"reclaim", true, "attrition or reclaim"},
 }
 
-// bits of a number in the KV by its type, a scale's share with them.
-var dtypeBits = map[string]float64{"fp16": 16, "bf16": 16, "fp8": 8, "q8_0": 8.5, "q4_0": 4.5}
+// presentBits of a number in the cache there is. Who has another type says tokens.
+const presentBits = 16
 
 const mostTokens = 1 << 26
 
@@ -130,7 +131,7 @@ func ParseProposal(text string) (Proposal, error) {
 		good := false
 		switch key {
 		case "kv_dtype":
-			_, good = dtypeBits[value]
+			_, good = kv.Bits(value)
 		case "mode":
 			good = value == "enforce"
 		case "reclaim":
@@ -173,7 +174,8 @@ func (p *Proposal) apply(now Settings) Settings {
 		case "kv_tokens":
 			now.KVTokens = c.n
 		case "kv_dtype":
-			now.KVTokens = int(float64(now.KVTokens) * 16 / dtypeBits[c.Text])
+			bits, _ := kv.Bits(c.Text)
+			now.KVTokens = int(float64(now.KVTokens) * presentBits / bits)
 		case "max_context":
 			now.MaxContext = c.n
 		case "mode":
