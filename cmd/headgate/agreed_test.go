@@ -11,8 +11,8 @@ import (
 // agreed is what a run of a plan achieved.
 type agreed struct{ onTime, of, batch, batchOf int }
 
-// agreement runs a plan and counts what each valid run achieved.
-func agreement(t *testing.T, plan, by string, runner bench.Runner) map[string]agreed {
+// agreement runs a plan and counts what each valid run achieved, and each other.
+func agreement(t *testing.T, plan, by string, runner bench.Runner) (valid, invalid map[string]agreed) {
 	t.Helper()
 	p, err := bench.Load(plan)
 	if err == nil {
@@ -38,7 +38,7 @@ func agreement(t *testing.T, plan, by string, runner bench.Runner) map[string]ag
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]agreed{}
+	valid, invalid = map[string]agreed{}, map[string]agreed{}
 	for i := range results {
 		lines, err := d.Requests(&results[i])
 		if err != nil {
@@ -60,12 +60,14 @@ func agreement(t *testing.T, plan, by string, runner bench.Runner) map[string]ag
 				}
 			}
 		}
-		if len(results[i].Invalid()) == 0 {
-			all[results[i].Source.Name+"/"+results[i].Arm] = n
+		into := valid
+		if len(results[i].Invalid()) > 0 {
+			into = invalid
 		}
+		into[results[i].Source.Name+"/"+results[i].Arm] = n
 	}
 	if by == bench.Live {
 		t.Log(said.String())
 	}
-	return all
+	return valid, invalid
 }

@@ -20,7 +20,7 @@ import (
 // of a machine with nothing else to do, so the tag live asks for it.
 func TestLiveAgreesWithSim(t *testing.T) {
 	const plan = "../../bench/testdata/agreement/plan.yaml"
-	virtual := agreement(t, plan, bench.Sim, &bench.Virtual{LoadPolicy: func(file string, e simengine.Config) (*sim.Policy, error) {
+	virtual, _ := agreement(t, plan, bench.Sim, &bench.Virtual{LoadPolicy: func(file string, e simengine.Config) (*sim.Policy, error) {
 		return loadPolicy(benchRunCommand(), file, e)
 	}})
 	self, err := os.Executable()
@@ -32,7 +32,7 @@ func TestLiveAgreesWithSim(t *testing.T) {
 	if err := os.Symlink(self, headgate); err != nil {
 		t.Fatal(err)
 	}
-	real := agreement(t, plan, bench.Live, &live.Runner{Headgate: headgate, Policy: policyYAML})
+	real, _ := agreement(t, plan, bench.Live, &live.Runner{Headgate: headgate, Policy: policyYAML})
 	sum := func(by map[string]agreed, arm string) (s agreed) {
 		for run, n := range by {
 			// An invalid run tells nothing of the two.
