@@ -212,7 +212,7 @@ func TestRegimesAreToldApart(t *testing.T) {
 	}
 	rep := run(t, p)
 	one := rep.find(t, "slots=4")
-	if len(rep.Regimes) != 2 || len(one.Results) != 2 || !strings.Contains(rep.Verdict, "The traffic is not one: it changed 1 times") || !strings.Contains(rep.Verdict, "models") {
+	if len(rep.Regimes) != 2 || len(one.Results) != 2 || !strings.Contains(rep.Verdict, "The traffic is not one: it changed once, at 2026-03-02 00:09:5") || !strings.Contains(rep.Verdict, "in its models") {
 		t.Fatalf("%s\n%+v", rep.Verdict, rep.Regimes)
 	}
 	whole := run(t, planOf(t, false, 0.7, "slots=4")).find(t, "slots=4").Results[0]

@@ -92,7 +92,7 @@ func TestThePostMortemsTrap(t *testing.T) {
 		not     []string
 	}{
 		{"a shared pool", probe.Shared, profileOf(engine.VLLM, probe.Shared), Withdrawn, []string{"Withdrawn: slots=2", "kv_layout is shared (shown)", "Keep the present settings."}, []string{"Advised", "Unproven"}},
-		{"a part for each slot", probe.PerSlot, profileOf(engine.LlamaCpp, probe.PerSlot), Advised, []string{"Advised: slots=2."}, []string{"Unproven", "Withdrawn"}},
+		{"a part for each slot", probe.PerSlot, profileOf(engine.LlamaCpp, probe.PerSlot), Advised, []string{"Advised: slots=2: a session may have 75408 tokens in the place of 18852"}, []string{"Unproven", "Withdrawn"}},
 		{"no profile", probe.Shared, nil, NotAdvised, []string{"# Unproven: "}, []string{"Advised", "Withdrawn"}},
 		{"no profile, and a part for each slot is assumed", probe.PerSlot, nil, Unproven, []string{"# Unproven: ", "of unproven mechanism: slots=2"}, []string{"Advised", "Withdrawn"}},
 		{"the probe could not tell", probe.PerSlot, profileOf(engine.LlamaCpp, ""), Unproven, []string{"# Unproven, in part"}, []string{"Advised", "Withdrawn"}},

@@ -182,7 +182,11 @@ func (a *adviser) words() {
 		say("The replay is not to be trusted, and nothing is advised.")
 	}
 	if n := len(rep.Regimes); n > 1 {
-		say("The traffic is not one: it changed %d times, last at %s (%s), and advice is for what came since.", n-1, prove.ClockTime(rep.Regimes[n-1].Start), rep.Regimes[n-1].Changed)
+		times := "once,"
+		if n > 2 {
+			times = fmt.Sprintf("%d times, last", n-1)
+		}
+		say("The traffic is not one: it changed %s at %s, in its %s; advice is for what came since.", times, prove.ClockTime(rep.Regimes[n-1].Start), rep.Regimes[n-1].Changed)
 	}
 	named := func(s Status) string {
 		var all []string
@@ -194,12 +198,12 @@ func (a *adviser) words() {
 		return strings.Join(all, "; ")
 	}
 	for _, o := range rep.Proposals {
-		if o.Status == Withdrawn {
+		switch o.Status {
+		case Withdrawn:
 			say("Withdrawn: %s: %s.", o.Proposal, o.Reason)
+		case Advised:
+			say("Advised: %s: %s.", o.Proposal, o.Reason)
 		}
-	}
-	if s := named(Advised); s != "" {
-		say("Advised: %s.", s)
 	}
 	if s := named(Unproven); s != "" {
 		say("Better in the replay, of unproven mechanism: %s.", s)

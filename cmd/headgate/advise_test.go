@@ -334,11 +334,11 @@ func TestAdviseTrap(t *testing.T) {
 		status       advise.Status
 		first        string
 	}{
-		{"vllm", probe.Shared, advise.Withdrawn, "# Withdrawn: slots=2: it needs that each slot has its own part of the KV"},
-		{"llamacpp", probe.Shared, advise.Withdrawn, "# Withdrawn: slots=2: "},
-		{"llamacpp", probe.PerSlot, advise.Advised, "# Advised: slots=2."},
-		{"llamacpp", "", advise.NotAdvised, "# Unproven: the engine was not probed"},
-		{"vllm", "", advise.NotAdvised, "# Unproven: the engine was not probed"},
+		{"vllm", probe.Shared, advise.Withdrawn, "Withdrawn: slots=2: it needs that each slot has its own part of the KV"},
+		{"llamacpp", probe.Shared, advise.Withdrawn, "Withdrawn: slots=2: "},
+		{"llamacpp", probe.PerSlot, advise.Advised, "Advised: slots=2: a session may have 75408 tokens"},
+		{"llamacpp", "", advise.NotAdvised, "Unproven: the engine was not probed"},
+		{"vllm", "", advise.NotAdvised, "Unproven: the engine was not probed"},
 	} {
 		config := filepath.Join(dir, "serve.yaml")
 		write(t, config, fmt.Sprintf(`anonymous: {classes: [interactive, batch]}
@@ -362,11 +362,11 @@ pools:
 			write(t, filepath.Join(dir, "profile.json"), string(data))
 			args = append(args, "--profile", filepath.Join(dir, "profile.json"))
 		}
-		out, err := advised(t, args...)
-		if first, _, _ := strings.Cut(out, "\n"); err != nil || !strings.HasPrefix(first, tt.first) {
-			t.Errorf("%s, %q: %v\n%s", tt.kind, tt.layout, err, out)
+		rep := advisedReport(t, args...)
+		if !strings.HasPrefix(rep.Verdict, tt.first) {
+			t.Errorf("%s, %q: %s", tt.kind, tt.layout, rep.Verdict)
 		}
-		for _, o := range advisedReport(t, args...).Proposals {
+		for _, o := range rep.Proposals {
 			if o.Proposal == "slots=2" && o.Status != tt.status || o.Status == advise.Advised && tt.status != advise.Advised {
 				t.Errorf("%s, %q: %+v", tt.kind, tt.layout, o)
 			}
