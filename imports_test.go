@@ -30,7 +30,7 @@ const module = "headgate"
 var layers = [][]string{
 	{"cmd", "e2e"},
 	{"bench", "config", "gateway", "prove"},
-	{"relay", "sim"},
+	{"probe", "relay", "sim"},
 	{"control", "engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},
 	{"kv", "occupancy", "stats", "trace", "wire"},
