@@ -1,0 +1,356 @@
+package probe
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"headgate/engine"
+	"headgate/simengine"
+	"headgate/stats"
+)
+
+// stall is a long prompt that was computed beside a running stream.
+type stall struct {
+	stream, long seen
+	levels       []int // KV tokens that the engine showed meanwhile, each different one once, less what it held before
+	block        int
+}
+
+// steps are the steps in which a prompt was computed that took about as long as the
+// longest of them: the stream beside it stood still for each.
+func (s *stall) steps() (full int, longest, usual time.Duration) {
+	usual = median(s.stream.gaps(0, s.long.sent))
+	gaps := s.stream.gaps(s.long.sent-usual, s.long.first()+2*usual)
+	if len(gaps) == 0 || usual == 0 {
+		return 0, 0, usual
+	}
+	longest = slices.Max(gaps)
+	for _, g := range gaps {
+		if g-usual >= (longest-usual)/2 {
+			full++
+		}
+	}
+	return full, longest, usual
+}
+
+// judgeChunk tells how many prompt tokens are computed in a step at most. What an engine
+// tells of its progress is exact, and so are the levels of its KV if none was missed.
+// The stalls of a stream beside it only say between which numbers it is, for the last
+// piece may be of any size.
+func judgeChunk(alone *seen, stalls []stall) Finding {
+	if alone != nil && len(alone.evaluated) > 0 {
+		var pieces []int
+		for i := 1; i < len(alone.evaluated); i++ {
+			if n := alone.evaluated[i] - alone.evaluated[i-1]; n > 0 {
+				pieces = append(pieces, n)
+			}
+		}
+		if len(pieces) >= 3 {
+			// The last may be of any size, and so may the one before it.
+			full := pieces[0]
+			for _, n := range pieces[:len(pieces)-2] {
+				if n != full {
+					return unknown(ChunkTokens, fmt.Sprintf("the engine told pieces of %s tokens of one prompt", numbers(pieces)))
+				}
+			}
+			return known(ChunkTokens, Shown, full, fmt.Sprintf("the engine told its progress through a prompt of %d tokens: pieces of %s", alone.prompt, numbers(pieces)))
+		}
+	}
+	low, high := 0.0, math.Inf(1)
+	var why []string
+	exact := 0
+	for i := range stalls {
+		s := &stalls[i]
+		if len(s.long.tokens) == 0 || s.long.cached > 0 {
+			why = append(why, fmt.Sprintf("a prompt of %d tokens was not computed: %s", s.long.prompt, s.long.message))
+			continue
+		}
+		full, longest, usual := s.steps()
+		if full == 0 || longest < 2*usual {
+			why = append(why, fmt.Sprintf("a prompt of %d tokens did not hold up a stream beside it", s.long.prompt))
+			continue
+		}
+		n := float64(s.long.prompt)
+		low = max(low, n/(float64(full)+0.5))
+		if full > 1 {
+			high = min(high, n/(float64(full)-0.5))
+		}
+		why = append(why, fmt.Sprintf("a prompt of %d tokens held up a stream beside it %d times, for up to %s each, where its tokens are %s apart", s.long.prompt, full, ms(longest), ms(usual)))
+		if c := s.level(full); c > 0 {
+			why = append(why, fmt.Sprintf("meanwhile the engine's KV rose by %s tokens", numbers(s.rises())))
+			if exact > 0 && exact != c {
+				return unknown(ChunkTokens, append(why, "the levels do not agree")...)
+			}
+			exact = c
+		}
+	}
+	switch {
+	case len(why) == 0:
+		return unknown(ChunkTokens, "no long prompt was computed")
+	case low >= high:
+		return unknown(ChunkTokens, append(why, "these do not agree")...)
+	case exact > 0 && float64(exact) >= low && float64(exact) <= high:
+		return known(ChunkTokens, Shown, exact, why...)
+	case math.IsInf(high, 1) && low == 0:
+		return unknown(ChunkTokens, why...)
+	case math.IsInf(high, 1):
+		return unknown(ChunkTokens, append(why, fmt.Sprintf("it is more than %.0f", low))...)
+	}
+	return unknown(ChunkTokens, append(why, fmt.Sprintf("it is between %.0f and %.0f", low, high))...)
+}
+
+func numbers(all []int) string {
+	var s []string
+	for _, n := range all {
+		s = append(s, fmt.Sprint(n))
+	}
+	return strings.Join(s, ", ")
+}
+
+// rises are the steps between levels.
+func (s *stall) rises() []int {
+	var all []int
+	last := 0
+	for _, l := range s.levels {
+		all = append(all, l-last)
+		last = l
+	}
+	return all
+}
+
+// level is the size of a piece by the KV that was taken for one after the other, 0 if
+// that can't be told: some level was missed, or there was only one whole piece.
+func (s *stall) level(full int) int {
+	rises := s.rises()
+	if len(rises) < 2 || full < 2 || len(rises) < full || len(rises) > full+2 {
+		return 0
+	}
+	block := max(1, s.block)
+	first := rises[0]
+	whole := 1
+	for whole < len(rises) && rises[whole] >= first-block && rises[whole] <= first+block {
+		whole++
+	}
+	// What comes behind whole pieces is the rest of the prompt and what it generates.
+	rest := 0
+	for _, r := range rises[whole:] {
+		rest += r
+	}
+	if whole < 2 || rest > first+block || rises[whole-1] > first {
+		return 0
+	}
+	return first
+}
+
+// timed is what a step-time model is fitted to.
+type timed struct {
+	prompts []seen    // alone, with one token of output
+	decodes []decoded // steps that only generate
+	chunk   int       // prompt tokens of a step; 0: not known
+	trip    time.Duration
+}
+
+// decoded is how long steps took that generated for some sequences.
+type decoded struct {
+	sequences int
+	context   float64 // tokens that they held together, in the middle of it
+	step      time.Duration
+	steps     int
+}
+
+// Bounds of a fit that is worth something.
+const (
+	leastR2    = 0.9
+	worstError = 0.3
+)
+
+// judgeSteps fits step times. A first token takes the trip to the engine and back, a
+// step for each piece of the prompt, and each of its tokens; a step that generates takes
+// a constant, and more for each further sequence and for each token of context. How
+// much of a first token's constant is the trip is known only from the engine's answers
+// to other questions.
+func judgeSteps(t timed, m simengine.Model) (Finding, *simengine.Model) {
+	var firsts, steps stats.Regression
+	lengths := map[int]bool{}
+	for i := range t.prompts {
+		p := &t.prompts[i]
+		if len(p.tokens) == 0 || p.cached > 0 {
+			continue
+		}
+		pieces := 1
+		if t.chunk > 0 {
+			pieces = (p.prompt + t.chunk - 1) / t.chunk
+		}
+		firsts.Add(p.ttft().Seconds()*1e3, float64(pieces), float64(p.prompt))
+		lengths[p.prompt] = true
+	}
+	widths, contexts := map[int]bool{}, map[float64]bool{}
+	for _, d := range t.decodes {
+		if d.steps < ran || d.step <= 0 {
+			continue
+		}
+		steps.Add(d.step.Seconds()*1e3, 1, float64(d.sequences-1), d.context)
+		widths[d.sequences] = true
+		contexts[math.Round(d.context/float64(d.sequences)/32)] = true
+	}
+	switch {
+	case len(lengths) < 3:
+		return unknown(Steps, fmt.Sprintf("prompts of %d lengths were computed, and it takes 3", len(lengths))), nil
+	case len(widths) < 2 || len(contexts) < 2:
+		return unknown(Steps, fmt.Sprintf("steps were seen with %d numbers of sequences and %d lengths of context, and it takes 2 of each", len(widths), len(contexts))), nil
+	}
+	first, r2 := firsts.Solve()
+	step, decodeR2 := steps.Solve()
+	worst, decodeWorst := firsts.Worst(first), steps.Worst(step)
+	why := []string{
+		fmt.Sprintf("first tokens of %d prompts of %d lengths alone: %.4g ms and %.4g ms a token; that explains %.1f %% of their spread, and the worst is off by %.0f %%", firsts.Len(), len(lengths), first[0], first[1], r2*100, worst*100),
+		fmt.Sprintf("steps of %d streams and sets of streams: %.4g ms, %.4g ms more for each further one and %.4g ms for each token of context; the worst is off by %.0f %%", steps.Len(), step[0], step[1], step[2], decodeWorst*100),
+	}
+	switch {
+	case r2 < leastR2 || worst > worstError || first[1] <= 0:
+		return unknown(Steps, append(why, "first tokens do not follow the prompts' length well enough")...), nil
+	case decodeWorst > worstError || decodeR2 < 0 && decodeWorst > worstError/3 || step[0] <= 0:
+		return unknown(Steps, append(why, "steps do not follow what they have to do well enough")...), nil
+	}
+	trip := min(t.trip.Seconds()*1e3, first[0])
+	m.Name, m.Source = "probe", "fitted to what a probe saw of a live engine"
+	m.Overhead = trip
+	// The rest of a first token's constant is that of a step without decodes, which a
+	// step with them takes at least.
+	m.Step.Base = min(max(first[0]-trip, 1e-3), step[0])
+	m.Step.FirstDecode = step[0] - m.Step.Base
+	m.Step.PrefillToken, m.Step.MoreDecode, m.Step.ContextToken = first[1], step[1], step[2]
+	why = append(why, fmt.Sprintf("of a first token's constant %.4g ms are taken for the way to the engine and back, as other answers of it take", trip))
+	return known(Steps, Shown, Fitted, why...), &m
+}
+
+// gate is a prompt that came when only its beginning fitted the KV.
+type gate struct {
+	hold        []seen // what filled it, running all the while
+	control     *seen  // a prompt that fitted, while they ran
+	pool, free  int    // tokens, as the engine said before
+	block       int
+	chunk       int // tokens of a step; 0: not known
+	slots       int
+	prompt      *seen
+	from, to    time.Duration // when it was sent, and when it was looked at while the others still ran
+	samples     []engine.Observation
+	preemptions int64 // before
+	why         string
+}
+
+// looks is how many different samples must show the same.
+const looks = 5
+
+// judgeWhole tells whether a request begins once its first piece fits or once all its
+// prompt does. For that the prompt must be one of which a piece fitted and not the
+// whole, with a slot free; and another must have begun that fitted.
+func judgeWhole(g gate) Finding {
+	add := func(s ...string) []string {
+		if g.why != "" {
+			s = append(s, g.why)
+		}
+		return s
+	}
+	if g.prompt == nil {
+		return unknown(WholePrompt, add("no prompt was tried that fitted in part")...)
+	}
+	p := g.prompt
+	switch {
+	case g.chunk == 0:
+		return unknown(WholePrompt, add("how much of a prompt a first piece is is not known")...)
+	case g.free < g.chunk+g.block || p.prompt <= g.free+g.block:
+		return unknown(WholePrompt, add(fmt.Sprintf("%d tokens were free for a prompt of %d in pieces of %d, which tells nothing", g.free, p.prompt, g.chunk))...)
+	case g.control == nil || len(g.control.tokens) == 0:
+		return unknown(WholePrompt, add("a prompt that fitted did not begin either")...)
+	case len(g.hold)+1 > g.slots:
+		return unknown(WholePrompt, add("no slot was free")...)
+	}
+	for i := range g.hold {
+		if h := &g.hold[i]; !h.alive(g.to) || h.after(g.from, g.to) < early {
+			return unknown(WholePrompt, add("what filled the KV did not run long enough")...)
+		}
+	}
+	if p.started(g.to) {
+		return unknown(WholePrompt, add("all of it ran, so that the KV is more than the engine says")...)
+	}
+	waited, began := 0, 0
+	last := int64(-1)
+	for _, o := range g.samples {
+		if o.Running < 0 || o.Waiting < 0 || o.KVUsed < 0 || o.Progress == last {
+			continue
+		}
+		last = o.Progress
+		switch used := g.pool - g.free; {
+		case o.Running > len(g.hold) || o.KVUsed > used+g.chunk/2 || o.Preemptions > g.preemptions:
+			began++
+		case o.Running == len(g.hold) && o.Waiting == 1:
+			waited++
+		}
+	}
+	said := fmt.Sprintf("a prompt of %d tokens came when %d of %d were free and a slot was, and is computed in pieces of up to %d", p.prompt, g.free, g.pool, g.chunk)
+	switch {
+	case began > 0 && waited <= began*20:
+		return known(WholePrompt, Shown, Chunk, add(said, fmt.Sprintf("%d samples show it running or its KV taken", began))...)
+	case began == 0 && waited >= looks:
+		return known(WholePrompt, Shown, Whole, add(said, fmt.Sprintf("it waited in all of %d samples, while one of %d tokens had begun at once", waited, g.control.prompt))...)
+	}
+	return unknown(WholePrompt, add(said, fmt.Sprintf("%d samples show it waiting and %d running", waited, began))...)
+}
+
+// judgeKV tells what the whole pool holds. What the engine says is shown by having
+// filled it: so much was held at once, and a little more had to wait.
+func judgeKV(said, slots, context int, slotIsPool bool, l Finding, g *gate) Finding {
+	if slotIsPool {
+		switch l.Value {
+		case Shared:
+			return known(KVTokens, Said, context, fmt.Sprintf("each slot is told %d tokens, and they share them (see %s)", context, KVLayout))
+		case PerSlot:
+			return known(KVTokens, Said, context*slots, fmt.Sprintf("each of %d slots is told %d tokens, and has them for itself (see %s)", slots, context, KVLayout))
+		}
+		return unknown(KVTokens, fmt.Sprintf("slots are told %d tokens, and whether they share them is not known", context))
+	}
+	if said == 0 {
+		return unknown(KVTokens, "the engine does not say")
+	}
+	why := []string{fmt.Sprintf("the engine says %d", said)}
+	if g != nil && g.control != nil && len(g.control.tokens) > 0 && g.prompt != nil && !g.prompt.started(g.to) && g.to > 0 && g.pool == said {
+		held := g.control.prompt
+		for i := range g.hold {
+			held += g.hold[i].prompt
+		}
+		if held >= said*9/10 && said-g.free+g.prompt.prompt > said {
+			return known(KVTokens, Shown, said, append(why, fmt.Sprintf("%d tokens were held at once, and a prompt with which it would have been %d had to wait", held, said-g.free+g.prompt.prompt))...)
+		}
+	}
+	return known(KVTokens, Said, said, why...)
+}
+
+// judgeDecoded reads how long a step took while all of several streams generated. A
+// stream's tokens come one a step; the median of their distances leaves out what now and
+// then takes longer.
+func judgeDecoded(all []seen) decoded {
+	d := decoded{sequences: len(all)}
+	from, to := time.Duration(0), time.Duration(math.MaxInt64)
+	for i := range all {
+		if len(all[i].tokens) < 3 {
+			return d
+		}
+		from, to = max(from, all[i].tokens[1]), min(to, all[i].last())
+	}
+	var gaps []float64
+	for i := range all {
+		between := all[i].gaps(from, to)
+		d.steps = max(d.steps, len(between))
+		for _, g := range between {
+			gaps = append(gaps, g.Seconds())
+		}
+		middle := all[i].after(0, from) + all[i].after(from, to)/2
+		d.context += float64(all[i].prompt + middle)
+	}
+	d.step = time.Duration(median(gaps) * 1e9)
+	return d
+}
