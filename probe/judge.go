@@ -194,9 +194,13 @@ func (q *queue) order() []int {
 		return nil
 	}
 	slices.SortStableFunc(at, func(a, b int) int { return int(q.waiting[a].first() - q.waiting[b].first()) })
+	step := time.Duration(0)
+	for i := range q.running {
+		step = max(step, q.running[i].pace(0, q.freed))
+	}
 	for i := 1; i < len(at); i++ {
-		// Two that begin together have no order.
-		if q.waiting[at[i]].first() < q.waiting[at[i-1]].last() {
+		// Each gives some tokens before the next: two that begin together have no order.
+		if q.waiting[at[i]].first()-q.waiting[at[i-1]].first() < step {
 			return nil
 		}
 	}
@@ -240,7 +244,7 @@ func judgePriority(rounds []queue) Finding {
 		why = append(why, fmt.Sprintf("arrived with priorities %s, began in the order %s", priorities(q.waiting), priorities(began)))
 	}
 	for _, word := range []string{LowerFirst, HigherFirst, Ignored} {
-		if votes[word] >= orders && len(votes) == 1 {
+		if votes[word] >= orders && len(votes) == 1 { // of those that could be told
 			return known(PrioritySign, Shown, word, why...)
 		}
 	}

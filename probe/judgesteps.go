@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -13,16 +14,12 @@ import (
 )
 
 // stall is a long prompt that was computed beside a running stream.
-type stall struct {
-	stream, long seen
-	levels       []int // KV tokens that the engine showed meanwhile, each different one once, less what it held before
-	block        int
-}
+type stall struct{ stream, long seen }
 
 // steps are the steps in which a prompt was computed that took about as long as the
 // longest of them: the stream beside it stood still for each.
 func (s *stall) steps() (full int, longest, usual time.Duration) {
-	usual = median(s.stream.gaps(0, s.long.sent))
+	usual = s.stream.pace(0, s.long.sent)
 	gaps := s.stream.gaps(s.long.sent-usual, s.long.first()+2*usual)
 	if len(gaps) == 0 || usual == 0 {
 		return 0, 0, usual
@@ -37,31 +34,27 @@ func (s *stall) steps() (full int, longest, usual time.Duration) {
 }
 
 // judgeChunk tells how many prompt tokens are computed in a step at most. What an engine
-// tells of its progress is exact, and so are the levels of its KV if none was missed.
-// The stalls of a stream beside it only say between which numbers it is, for the last
-// piece may be of any size.
-func judgeChunk(alone *seen, stalls []stall) Finding {
-	if alone != nil && len(alone.evaluated) > 0 {
-		var pieces []int
-		for i := 1; i < len(alone.evaluated); i++ {
-			if n := alone.evaluated[i] - alone.evaluated[i-1]; n > 0 {
-				pieces = append(pieces, n)
+// tells of its progress through a prompt is exact. So are the levels of its KV while one
+// was computed alone, to a block, if none was missed; that is seen by the stalls of a
+// stream beside other prompts, which by themselves only say between which numbers it is,
+// for the last piece may be of any size.
+func judgeChunk(alone seen, levels []int, block int, stalls []stall) Finding {
+	var pieces []int
+	for i := 1; i < len(alone.evaluated); i++ {
+		if n := alone.evaluated[i] - alone.evaluated[i-1]; n > 0 {
+			pieces = append(pieces, n)
+		}
+	}
+	if len(pieces) >= 3 {
+		for _, n := range pieces[:len(pieces)-1] {
+			if n != pieces[0] {
+				return unknown(ChunkTokens, fmt.Sprintf("the engine told pieces of %s tokens of one prompt", numbers(pieces)))
 			}
 		}
-		if len(pieces) >= 3 {
-			// The last may be of any size, and so may the one before it.
-			full := pieces[0]
-			for _, n := range pieces[:len(pieces)-2] {
-				if n != full {
-					return unknown(ChunkTokens, fmt.Sprintf("the engine told pieces of %s tokens of one prompt", numbers(pieces)))
-				}
-			}
-			return known(ChunkTokens, Shown, full, fmt.Sprintf("the engine told its progress through a prompt of %d tokens: pieces of %s", alone.prompt, numbers(pieces)))
-		}
+		return known(ChunkTokens, Shown, pieces[0], fmt.Sprintf("the engine told its progress through a prompt of %d tokens: pieces of %s", alone.prompt, numbers(pieces)))
 	}
 	low, high := 0.0, math.Inf(1)
 	var why []string
-	exact := 0
 	for i := range stalls {
 		s := &stalls[i]
 		if len(s.long.tokens) == 0 || s.long.cached > 0 {
@@ -79,24 +72,19 @@ func judgeChunk(alone *seen, stalls []stall) Finding {
 			high = min(high, n/(float64(full)-0.5))
 		}
 		why = append(why, fmt.Sprintf("a prompt of %d tokens held up a stream beside it %d times, for up to %s each, where its tokens are %s apart", s.long.prompt, full, ms(longest), ms(usual)))
-		if c := s.level(full); c > 0 {
-			why = append(why, fmt.Sprintf("meanwhile the engine's KV rose by %s tokens", numbers(s.rises())))
-			if exact > 0 && exact != c {
-				return unknown(ChunkTokens, append(why, "the levels do not agree")...)
-			}
-			exact = c
-		}
 	}
 	switch {
 	case len(why) == 0:
-		return unknown(ChunkTokens, "no long prompt was computed")
+		return unknown(ChunkTokens, "no long prompt was computed beside a stream")
 	case low >= high:
 		return unknown(ChunkTokens, append(why, "these do not agree")...)
-	case exact > 0 && float64(exact) >= low && float64(exact) <= high:
-		return known(ChunkTokens, Shown, exact, why...)
-	case math.IsInf(high, 1) && low == 0:
+	case low == 0:
 		return unknown(ChunkTokens, why...)
-	case math.IsInf(high, 1):
+	}
+	if c := pieceOf(levels, block); c > 0 && float64(c) > low && float64(c) <= high && !math.IsInf(high, 1) {
+		return known(ChunkTokens, Shown, c, append(why, fmt.Sprintf("while a prompt of %d tokens was computed by itself, the engine's KV in use was %s tokens, in blocks of %d", alone.prompt, numbers(levels), max(1, block)))...)
+	}
+	if math.IsInf(high, 1) {
 		return unknown(ChunkTokens, append(why, fmt.Sprintf("it is more than %.0f", low))...)
 	}
 	return unknown(ChunkTokens, append(why, fmt.Sprintf("it is between %.0f and %.0f", low, high))...)
@@ -110,39 +98,23 @@ func numbers(all []int) string {
 	return strings.Join(s, ", ")
 }
 
-// rises are the steps between levels.
-func (s *stall) rises() []int {
-	var all []int
-	last := 0
-	for _, l := range s.levels {
-		all = append(all, l-last)
-		last = l
-	}
-	return all
-}
-
-// level is the size of a piece by the KV that was taken for one after the other, 0 if
-// that can't be told: some level was missed, or there was only one whole piece.
-func (s *stall) level(full int) int {
-	rises := s.rises()
-	if len(rises) < 2 || full < 2 || len(rises) < full || len(rises) > full+2 {
+// pieceOf is the size of a piece by the levels of KV that one after the other left, 0 if
+// that can't be told. Each level but the last is so many whole pieces, rounded up to
+// blocks, so that the more there are the better is known what a piece is.
+func pieceOf(levels []int, block int) int {
+	block = max(1, block)
+	if len(levels) < 2 {
 		return 0
 	}
-	block := max(1, s.block)
-	first := rises[0]
-	whole := 1
-	for whole < len(rises) && rises[whole] >= first-block && rises[whole] <= first+block {
-		whole++
+	low, high := 0, math.MaxInt
+	for i, l := range levels[:len(levels)-1] {
+		low = max(low, (l-block)/(i+1)) // more than that
+		high = min(high, l/(i+1))
 	}
-	// What comes behind whole pieces is the rest of the prompt and what it generates.
-	rest := 0
-	for _, r := range rises[whole:] {
-		rest += r
-	}
-	if whole < 2 || rest > first+block || rises[whole-1] > first {
+	if last := len(levels) - 1; low >= high || levels[last] > (last+1)*high+block {
 		return 0
 	}
-	return first
+	return high
 }
 
 // timed is what a step-time model is fitted to.
@@ -174,18 +146,19 @@ const (
 // to other questions.
 func judgeSteps(t timed, m simengine.Model) (Finding, *simengine.Model) {
 	var firsts, steps stats.Regression
-	lengths := map[int]bool{}
+	lengths := map[int][]time.Duration{}
 	for i := range t.prompts {
-		p := &t.prompts[i]
-		if len(p.tokens) == 0 || p.cached > 0 {
-			continue
+		if p := &t.prompts[i]; len(p.tokens) > 0 && p.cached <= 0 {
+			lengths[p.prompt] = append(lengths[p.prompt], p.ttft())
 		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(lengths)) {
 		pieces := 1
 		if t.chunk > 0 {
-			pieces = (p.prompt + t.chunk - 1) / t.chunk
+			pieces = (n + t.chunk - 1) / t.chunk
 		}
-		firsts.Add(p.ttft().Seconds()*1e3, float64(pieces), float64(p.prompt))
-		lengths[p.prompt] = true
+		// The middle of several: one now and then is late for reasons of its own.
+		firsts.Add(median(lengths[n]).Seconds()*1e3, float64(pieces), float64(n))
 	}
 	widths, contexts := map[int]bool{}, map[float64]bool{}
 	for _, d := range t.decodes {
@@ -206,7 +179,7 @@ func judgeSteps(t timed, m simengine.Model) (Finding, *simengine.Model) {
 	step, decodeR2 := steps.Solve()
 	worst, decodeWorst := firsts.Worst(first), steps.Worst(step)
 	why := []string{
-		fmt.Sprintf("first tokens of %d prompts of %d lengths alone: %.4g ms and %.4g ms a token; that explains %.1f %% of their spread, and the worst is off by %.0f %%", firsts.Len(), len(lengths), first[0], first[1], r2*100, worst*100),
+		fmt.Sprintf("first tokens of %d prompts of %d lengths alone: %.4g ms and %.4g ms a token; that explains %.1f %% of their spread, and the worst is off by %.0f %%", len(t.prompts), len(lengths), first[0], first[1], r2*100, worst*100),
 		fmt.Sprintf("steps of %d streams and sets of streams: %.4g ms, %.4g ms more for each further one and %.4g ms for each token of context; the worst is off by %.0f %%", steps.Len(), step[0], step[1], step[2], decodeWorst*100),
 	}
 	switch {
@@ -329,28 +302,29 @@ func judgeKV(said, slots, context int, slotIsPool bool, l Finding, g *gate) Find
 	return known(KVTokens, Said, said, why...)
 }
 
-// judgeDecoded reads how long a step took while all of several streams generated. A
-// stream's tokens come one a step; the median of their distances leaves out what now and
-// then takes longer.
-func judgeDecoded(all []seen) decoded {
-	d := decoded{sequences: len(all)}
-	from, to := time.Duration(0), time.Duration(math.MaxInt64)
-	for i := range all {
-		if len(all[i].tokens) < 3 {
-			return d
+// judgeDecoded reads how long a step took while all of several streams generated: a
+// stream's tokens come one a step. Of several times the same the middle one counts.
+func judgeDecoded(times [][]seen) decoded {
+	var all []decoded
+	for _, streams := range times {
+		d := decoded{sequences: len(streams)}
+		from, to := time.Duration(0), time.Duration(math.MaxInt64)
+		for i := range streams {
+			if s := &streams[i]; len(s.tokens) >= 3 {
+				from, to = max(from, s.tokens[1]), min(to, s.last())
+			} else {
+				to = 0
+			}
 		}
-		from, to = max(from, all[i].tokens[1]), min(to, all[i].last())
-	}
-	var gaps []float64
-	for i := range all {
-		between := all[i].gaps(from, to)
-		d.steps = max(d.steps, len(between))
-		for _, g := range between {
-			gaps = append(gaps, g.Seconds())
+		for i := range streams {
+			s := &streams[i]
+			if n := len(s.gaps(from, to)); n > d.steps {
+				d.steps, d.step = n, s.pace(from, to)
+			}
+			d.context += float64(s.prompt + s.after(0, from) + s.after(from, to)/2)
 		}
-		middle := all[i].after(0, from) + all[i].after(from, to)/2
-		d.context += float64(all[i].prompt + middle)
+		all = append(all, d)
 	}
-	d.step = time.Duration(median(gaps) * 1e9)
-	return d
+	slices.SortStableFunc(all, func(a, b decoded) int { return int(a.step - b.step) })
+	return all[len(all)/2]
 }

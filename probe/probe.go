@@ -116,7 +116,7 @@ func Run(ctx context.Context, o *Options) (*Profile, error) {
 	defer timer.Stop()
 	s := &session{
 		adapter: a, kind: said.Kind, model: said.Model, start: time.Now(), busy: o.Busy, sign: said.sign, stop: stop,
-		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), changed: make(chan struct{}), left: o.MaxTokens,
+		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), changed: make(chan struct{}), hurry: make(chan struct{}, 1), left: o.MaxTokens,
 	}
 	p := &prober{session: s, o: o, said: said, found: map[Subject]Finding{}, why: map[Subject]string{}}
 	s.ids = vocabulary(ctx, a, said.Model)

@@ -83,6 +83,17 @@ func (s *seen) gaps(from, to time.Duration) []time.Duration {
 	return all
 }
 
+// pace is how far apart its tokens are that came within a span. It is the mean: a reader
+// that is held up finds several at once.
+func (s *seen) pace(from, to time.Duration) time.Duration {
+	gaps := s.gaps(from, to)
+	sum := time.Duration(0)
+	for _, g := range gaps {
+		sum += g
+	}
+	return sum / time.Duration(max(1, len(gaps)))
+}
+
 // median is the middle one, 0 of none.
 func median[T time.Duration | float64](all []T) T {
 	if len(all) == 0 {

@@ -62,6 +62,7 @@ type session struct {
 	spent    int64
 	samples  []engine.Observation // while somebody wants them
 	sampling int
+	hurry    chan struct{}
 	foreign  string // what was seen of others, "" nothing
 	all      sync.WaitGroup
 }
@@ -452,6 +453,7 @@ func (s *session) watch(ctx context.Context) {
 		s.mu.Unlock()
 		select {
 		case <-time.After(every):
+		case <-s.hurry: // somebody wants samples now
 		case <-ctx.Done():
 			return
 		}
@@ -492,6 +494,10 @@ func (s *session) observe() func() []engine.Observation {
 	defer s.mu.Unlock()
 	s.sampling++
 	from := len(s.samples)
+	select {
+	case s.hurry <- struct{}{}:
+	default:
+	}
 	return func() []engine.Observation {
 		s.mu.Lock()
 		defer s.mu.Unlock()

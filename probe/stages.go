@@ -345,10 +345,13 @@ func runQueue(ctx context.Context, p *prober) error {
 		// which orders could be seen.
 		p.find(judgePreempting(first))
 	} else {
-		for _, order := range arrivals {
-			q, err := round(slices.Clone(order), 2)
+		for told, tries := 0, 0; told < orders && tries < 2*orders; tries++ {
+			q, err := round(slices.Clone(arrivals[tries%len(arrivals)]), 2)
 			if err != nil {
 				return err
+			}
+			if q.order() != nil {
+				told++
 			}
 			p.queues = append(p.queues, q)
 		}
@@ -469,9 +472,6 @@ type timedModel struct{ model *simengine.Model }
 // computed beside a stream.
 func (p *prober) lengths() (alone []int, long []int) {
 	most := min(2048, p.longest()-2)
-	if p.chunk > 0 {
-		most = min(most, p.chunk)
-	}
 	alone = []int{max(small, most/8), most / 4, most / 2, most * 3 / 4, most}
 	beside := min(8192, p.longest()-small)
 	if p.said.KVTokens > 0 {
@@ -492,6 +492,11 @@ func (p *prober) decoders() []int {
 
 const generated = 40 // tokens of a timed stream
 
+// tries is how often the levels of the KV are looked at, of which one may be missed.
+const tries = 3
+
+const filling = 256 // tokens that what fills the KV goes on for
+
 func costSteps(p *prober) (requests, tokens int) {
 	alone, long := p.lengths()
 	for _, n := range alone {
@@ -503,10 +508,11 @@ func costSteps(p *prober) (requests, tokens int) {
 		tokens += n + 4 + small + p.beside()
 	}
 	for _, n := range p.decoders() {
-		requests += n
-		tokens += n * (small + generated)
+		requests += repeats * n
+		tokens += repeats * n * (small + generated)
 	}
-	return requests + 3, tokens + 2*alone[len(alone)-1] + 3*generated + small
+	most := alone[len(alone)-1]
+	return requests + 3*repeats + tries, tokens + repeats*(most+most/2+small+3*generated) + tries*(long[0]+1)
 }
 
 // beside is how long a stream may be beside a long prompt, in output.
@@ -566,36 +572,42 @@ func runSteps(ctx context.Context, p *prober) error {
 
 // decode times the steps of n streams of a size.
 func (p *prober) decode(ctx context.Context, n, size int) (decoded, error) {
-	all := make([]*request, n)
-	for i := range all {
-		r, err := p.send(ctx, p.of(size, generated))
-		if err != nil {
+	var times [][]seen
+	for range repeats {
+		all := make([]*request, n)
+		for i := range all {
+			r, err := p.send(ctx, p.of(size, generated))
+			if err != nil {
+				return decoded{}, err
+			}
+			all[i] = r
+		}
+		if _, err := p.await(ctx, patience, func() bool {
+			return !slices.ContainsFunc(all, func(r *request) bool { return !r.over })
+		}); err != nil {
 			return decoded{}, err
 		}
-		all[i] = r
+		times = append(times, p.look(all...))
 	}
-	if _, err := p.await(ctx, patience, func() bool {
-		return !slices.ContainsFunc(all, func(r *request) bool { return !r.over })
-	}); err != nil {
-		return decoded{}, err
-	}
-	return judgeDecoded(p.look(all...)), nil
+	return judgeDecoded(times), nil
 }
 
 func runChunk(ctx context.Context, p *prober) error {
 	_, long := p.lengths()
-	var alone *seen
-	if p.kind == engine.LlamaCpp {
-		s, err := p.alone(ctx, p.of(long[0], 1))
+	var f Finding
+	var stalls []stall
+	for try := range tries {
+		// By itself, so that what the engine says is of this prompt alone.
+		samples := p.observe()
+		alone, err := p.alone(ctx, p.of(long[0], 1))
+		shown := samples()
 		if err != nil {
 			return err
 		}
-		alone = &s
-	}
-	var stalls []stall
-	if f := judgeChunk(alone, nil); f.Confidence == Unknown {
+		pieces := levels(shown, p.start.Add(alone.sent), p.start.Add(alone.first()))
+		f = judgeChunk(alone, pieces, p.said.Block, nil)
 		for _, n := range long {
-			if p.slots == 1 {
+			if f.Confidence != Unknown || p.slots < 2 || try > 0 {
 				break
 			}
 			s, err := p.stallBy(ctx, n)
@@ -604,8 +616,14 @@ func runChunk(ctx context.Context, p *prober) error {
 			}
 			stalls = append(stalls, s)
 		}
+		f = judgeChunk(alone, pieces, p.said.Block, stalls)
+		if f.Confidence != Unknown || len(stalls) == 0 {
+			break
+		}
+		if full, _, _ := stalls[0].steps(); full < 2 {
+			break // it is all one piece: there are no levels to be seen
+		}
 	}
-	f := judgeChunk(alone, stalls)
 	if n, ok := f.Value.(float64); ok {
 		p.chunk = int(n)
 	}
@@ -624,42 +642,28 @@ func (p *prober) stallBy(ctx context.Context, n int) (stall, error) {
 	if err != nil || !ready {
 		return stall{}, err
 	}
-	samples := p.observe()
 	long, err := p.send(ctx, p.of(n, 4))
 	if err != nil {
-		samples()
 		return stall{}, err
 	}
-	_, err = p.await(ctx, patience, func() bool { return long.over })
-	if err != nil {
-		samples()
+	if _, err := p.await(ctx, patience, func() bool { return long.over }); err != nil {
 		return stall{}, err
 	}
-	s := stall{block: p.said.Block}
 	all := p.look(stream, long)
-	s.stream, s.long = all[0], all[1]
-	s.levels = levels(samples(), p.start.Add(s.long.sent), p.start.Add(s.long.first()))
-	return s, p.clear(ctx, stream, long)
+	return stall{all[0], all[1]}, p.clear(ctx, stream, long)
 }
 
-// levels are the different amounts of KV in use that samples show of a span, each less
-// what was in use at its beginning, as far as they rise by more than a stream's growth.
+// levels are the different amounts of KV in use that samples show of a span in which one
+// prompt was computed by itself.
 func levels(samples []engine.Observation, from, to time.Time) []int {
-	before, last := -1, 0
+	last := 0
 	var all []int
 	for _, o := range samples {
-		if o.KVUsed < 0 || o.At.After(to) {
+		if o.Asked.Before(from) || o.At.After(to) || o.KVUsed <= last || o.Running != 1 {
 			continue
 		}
-		if before < 0 || o.At.Before(from) {
-			before = o.KVUsed
-			last = before
-			continue
-		}
-		if o.KVUsed > last+64 {
-			all = append(all, o.KVUsed-before)
-		}
-		last = max(last, o.KVUsed)
+		last = o.KVUsed
+		all = append(all, last)
 	}
 	return all
 }
@@ -682,7 +686,7 @@ func (p *prober) gateSizes() (hold []int, free, prompt int, why string) {
 	}
 	// What fills it needs room to go on.
 	left := pool - free
-	most := longest - 2*generated - 64
+	most := longest - filling
 	for left > 0 {
 		n := min(left, most)
 		hold = append(hold, n)
@@ -732,7 +736,7 @@ func (p *prober) passGate(ctx context.Context, g *gate, hold []int, free, prompt
 	var held []*request
 	defer func() { p.abort(held...) }()
 	for _, n := range hold {
-		r, err := p.send(ctx, p.of(n-small, 2*generated+64))
+		r, err := p.send(ctx, p.of(n-small, filling))
 		if err != nil {
 			return err
 		}
@@ -772,8 +776,9 @@ func (p *prober) passGate(ctx context.Context, g *gate, hold []int, free, prompt
 	}
 	defer p.abort(last)
 	g.from = p.look(last)[0].sent
+	many := len(p.samples) + 4*looks
 	if _, err := p.await(ctx, patience, func() bool {
-		return len(last.tokens) > 0 || !slices.ContainsFunc(held, func(r *request) bool { return r.ended == 0 && r.after(g.from, p.now()) < early+4 })
+		return len(last.tokens) > 0 || len(p.samples) >= many && !slices.ContainsFunc(held, func(r *request) bool { return r.ended == 0 && r.after(g.from, p.now()) < early+4 })
 	}); err != nil {
 		samples()
 		return err
