@@ -16,22 +16,34 @@ import (
 // stall is a long prompt that was computed beside a running stream.
 type stall struct{ stream, long seen }
 
-// steps are the steps in which a prompt was computed that took about as long as the
-// longest of them: the stream beside it stood still for each.
-func (s *stall) steps() (full int, longest, usual time.Duration) {
+// piece is about how many tokens of the prompt were computed in a step, by the longest
+// times for which the stream beside it stood still: as much of the prompt as they are of
+// all such times. 0: it did not stand still.
+func (s *stall) piece() (about float64, times int, longest, usual time.Duration) {
 	usual = s.stream.pace(0, s.long.sent)
-	gaps := s.stream.gaps(s.long.sent-usual, s.long.first()+2*usual)
-	if len(gaps) == 0 || usual == 0 {
-		return 0, 0, usual
-	}
-	longest = slices.Max(gaps)
-	for _, g := range gaps {
-		if g-usual >= (longest-usual)/2 {
-			full++
+	var still []time.Duration
+	sum := time.Duration(0)
+	for _, g := range s.stream.gaps(s.long.sent-usual, s.long.first()+2*usual) {
+		if usual > 0 && g > 3*usual {
+			still = append(still, g-usual)
+			sum += g - usual
 		}
 	}
-	return full, longest, usual
+	if len(still) == 0 {
+		return 0, 0, 0, usual
+	}
+	slices.Sort(still)
+	// Of many the longest may be one that the reader was late for.
+	longest = still[len(still)-1]
+	if len(still) > 2 {
+		longest = still[len(still)-2]
+	}
+	return float64(s.long.prompt) * float64(longest) / float64(sum), len(still), longest, usual
 }
+
+// aside is by which factor the piece that stalls tell may be wrong. Levels of the KV of
+// which every second was missed are wrong by two.
+const aside = 1.5
 
 // judgeChunk tells how many prompt tokens are computed in a step at most. What an engine
 // tells of its progress through a prompt is exact. So are the levels of its KV while one
@@ -53,44 +65,41 @@ func judgeChunk(alone seen, levels []int, block int, stalls []stall) Finding {
 		}
 		return known(ChunkTokens, Shown, pieces[0], fmt.Sprintf("the engine told its progress through a prompt of %d tokens: pieces of %s", alone.prompt, numbers(pieces)))
 	}
-	low, high := 0.0, math.Inf(1)
+	c := pieceOf(levels, block)
 	var why []string
+	agree := len(stalls) > 0
 	for i := range stalls {
 		s := &stalls[i]
-		if len(s.long.tokens) == 0 || s.long.cached > 0 {
+		about, times, longest, usual := s.piece()
+		switch {
+		case len(s.long.tokens) == 0 || s.long.cached > 0:
 			why = append(why, fmt.Sprintf("a prompt of %d tokens was not computed: %s", s.long.prompt, s.long.message))
-			continue
-		}
-		full, longest, usual := s.steps()
-		if full == 0 || longest < 2*usual {
+			agree = false
+		case times == 0:
 			why = append(why, fmt.Sprintf("a prompt of %d tokens did not hold up a stream beside it", s.long.prompt))
-			continue
+			agree = false
+		default:
+			why = append(why, fmt.Sprintf("a prompt of %d tokens held up a stream beside it %d times, for up to %s each, where its tokens are %s apart: by that a step takes about %.0f of them", s.long.prompt, times, ms(longest), ms(usual), about))
+			agree = agree && float64(c) < about*aside && float64(c) > about/aside
 		}
-		n := float64(s.long.prompt)
-		low = max(low, n/(float64(full)+0.5))
-		if full > 1 {
-			high = min(high, n/(float64(full)-0.5))
-		}
-		why = append(why, fmt.Sprintf("a prompt of %d tokens held up a stream beside it %d times, for up to %s each, where its tokens are %s apart", s.long.prompt, full, ms(longest), ms(usual)))
 	}
 	switch {
 	case len(why) == 0:
 		return unknown(ChunkTokens, "no long prompt was computed beside a stream")
-	case low >= high:
+	case c == 0:
+		return unknown(ChunkTokens, append(why, fmt.Sprintf("that is no more than a guess, and the engine's KV in use did not tell: %s", numbers(levels)))...)
+	}
+	why = append(why, fmt.Sprintf("while a prompt of %d tokens was computed by itself, the engine's KV in use was %s tokens, in blocks of %d", alone.prompt, numbers(levels), max(1, block)))
+	if !agree {
 		return unknown(ChunkTokens, append(why, "these do not agree")...)
-	case low == 0:
-		return unknown(ChunkTokens, why...)
 	}
-	if c := pieceOf(levels, block); c > 0 && float64(c) > low && float64(c) <= high && !math.IsInf(high, 1) {
-		return known(ChunkTokens, Shown, c, append(why, fmt.Sprintf("while a prompt of %d tokens was computed by itself, the engine's KV in use was %s tokens, in blocks of %d", alone.prompt, numbers(levels), max(1, block)))...)
-	}
-	if math.IsInf(high, 1) {
-		return unknown(ChunkTokens, append(why, fmt.Sprintf("it is more than %.0f", low))...)
-	}
-	return unknown(ChunkTokens, append(why, fmt.Sprintf("it is between %.0f and %.0f", low, high))...)
+	return known(ChunkTokens, Shown, c, why...)
 }
 
 func numbers(all []int) string {
+	if len(all) == 0 {
+		return "none"
+	}
 	var s []string
 	for _, n := range all {
 		s = append(s, fmt.Sprint(n))
@@ -144,7 +153,7 @@ const (
 // a constant, and more for each further sequence and for each token of context. How
 // much of a first token's constant is the trip is known only from the engine's answers
 // to other questions.
-func judgeSteps(t timed, m simengine.Model) (Finding, *simengine.Model) {
+func judgeSteps(t timed) (Finding, *simengine.Model) {
 	var firsts, steps stats.Regression
 	lengths := map[int][]time.Duration{}
 	for i := range t.prompts {
@@ -189,6 +198,7 @@ func judgeSteps(t timed, m simengine.Model) (Finding, *simengine.Model) {
 		return unknown(Steps, append(why, "steps do not follow what they have to do well enough")...), nil
 	}
 	trip := min(t.trip.Seconds()*1e3, first[0])
+	var m simengine.Model
 	m.Name, m.Source = "probe", "fitted to what a probe saw of a live engine"
 	m.Overhead = trip
 	// The rest of a first token's constant is that of a step without decodes, which a

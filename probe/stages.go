@@ -472,7 +472,15 @@ type timedModel struct{ model *simengine.Model }
 // computed beside a stream.
 func (p *prober) lengths() (alone []int, long []int) {
 	most := min(2048, p.longest()-2)
-	alone = []int{max(small, most/8), most / 4, most / 2, most * 3 / 4, most}
+	// Of one piece, so that what a piece costs and what a token does can be told apart.
+	piece := most
+	if p.chunk > 0 && p.chunk < most {
+		piece = p.chunk
+	}
+	alone = []int{max(small, piece/8), piece / 4, piece / 2, piece * 3 / 4, piece}
+	if piece < most {
+		alone = append(alone, most)
+	}
 	beside := min(8192, p.longest()-small)
 	if p.said.KVTokens > 0 {
 		beside = min(beside, p.said.KVTokens*8/10)
@@ -562,7 +570,7 @@ func runSteps(ctx context.Context, p *prober) error {
 			t.decodes = append(t.decodes, d)
 		}
 	}
-	f, m := judgeSteps(t, simengine.Model{})
+	f, m := judgeSteps(t)
 	if m != nil {
 		p.steps = &timedModel{m}
 	}
@@ -620,8 +628,8 @@ func runChunk(ctx context.Context, p *prober) error {
 		if f.Confidence != Unknown || len(stalls) == 0 {
 			break
 		}
-		if full, _, _ := stalls[0].steps(); full < 2 {
-			break // it is all one piece: there are no levels to be seen
+		if about, _, _, _ := stalls[0].piece(); about*aside > float64(long[0]) {
+			break // it may be all one piece: there are no levels to be seen
 		}
 	}
 	if n, ok := f.Value.(float64); ok {
