@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"headgate/config"
 	"headgate/engine"
 	"headgate/probe"
 )
@@ -145,13 +144,4 @@ func configuredEngine(cmd *cobra.Command, file, name string) (engine.Config, err
 		}
 	}
 	return engine.Config{}, fmt.Errorf("--engine is %q: %s has %s", name, file, strings.Join(names, ", "))
-}
-
-// adapterConfig is how an engine is spoken to, without what the configuration says that
-// it is: a probe asks the engine.
-func adapterConfig(c *config.Engine) engine.Config {
-	var ec engine.Config
-	ec.SetDefaults()
-	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
-	return ec
 }
