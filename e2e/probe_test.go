@@ -14,6 +14,7 @@ import (
 	"headgate/e2e/realengine"
 	"headgate/engine"
 	prober "headgate/probe"
+	"headgate/simengine"
 )
 
 // probes is how often each engine is probed: once is to see that it works, more to
@@ -37,10 +38,14 @@ type aProbe struct {
 	sure []prober.Subject
 }
 
+// speed is that of the simulated engines: twenty times as fast as the machine that they
+// are the model of.
+const speed = 0.05
+
 // fast is a simulated engine of fast steps.
 func fast(args ...string) func(t *testing.T) string {
 	return func(t *testing.T) string {
-		return headgate.StartEngine(t, append([]string{"--speed", "0.05"}, args...)...).URL
+		return headgate.StartEngine(t, append([]string{"--speed", fmt.Sprint(speed)}, args...)...).URL
 	}
 }
 
@@ -48,7 +53,7 @@ func fast(args ...string) func(t *testing.T) string {
 // of its KV it is always found.
 func TestProbe(t *testing.T) {
 	layout := []prober.Subject{prober.KVLayout}
-	common := truth{prober.Waiting: prober.Waits, prober.WholePrompt: prober.Whole, prober.AbortTold: string(engine.ByProgress)}
+	common := truth{prober.Steps: simengine.DefaultModel(), prober.Waiting: prober.Waits, prober.WholePrompt: prober.Whole, prober.AbortTold: string(engine.ByProgress)}
 	with := func(more truth) truth {
 		for s, v := range common {
 			if _, ok := more[s]; !ok {
@@ -120,6 +125,20 @@ func (a *aProbe) judge(t *testing.T, p *prober.Profile, s prober.Subject) string
 		return fmt.Sprint("found ", f.Value)
 	}
 	right := f.Value == want
+	if m, ok := want.(simengine.Model); ok {
+		// What a prompt and a step of four would take, by the model found and by its own.
+		right = true
+		for _, took := range []func(m *simengine.Model) float64{
+			func(m *simengine.Model) float64 { return m.Step.Base + 1000*m.Step.PrefillToken },
+			func(m *simengine.Model) float64 {
+				return m.Step.Base + m.Step.FirstDecode + 3*m.Step.MoreDecode + 1000*m.Step.ContextToken
+			},
+		} {
+			have, own := took(p.StepTimes), took(&m)*speed
+			t.Logf("step times: %.4g ms, its own %.4g ms", have, own)
+			right = right && have > own*0.8 && have < own*1.25
+		}
+	}
 	if n, ok := want.(about); ok {
 		v, number := f.Value.(float64)
 		right = number && v >= n.value-n.off && v <= n.value+n.off
