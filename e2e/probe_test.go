@@ -71,7 +71,7 @@ func TestProbe(t *testing.T) {
 			truth: with(truth{prober.KVTokens: about{5120, 16}, prober.KVLayout: prober.Shared, prober.Slots: about{3, 0}, prober.PrioritySign: prober.Ignored,
 				prober.PrefixCache: prober.Kept, prober.ChunkTokens: about{640, 16}, prober.MaxContext: about{4096, 0}})},
 		{name: "engine, per slot", kind: engine.VLLM, start: fast("--kv-layout", "per-slot"), sure: layout, truth: with(truth{
-			prober.KVTokens: about{5105, 16}, prober.KVLayout: prober.PerSlot, prober.Slots: about{4, 0}, prober.PrioritySign: prober.Ignored,
+			prober.KVTokens: about{5105, 16}, prober.KVLayout: prober.PerSlot, prober.WholePrompt: prober.Chunk, prober.Slots: about{4, 0}, prober.PrioritySign: prober.Ignored,
 			prober.PrefixCache: prober.None, prober.ChunkTokens: about{2048, 0}, prober.MaxContext: about{1276, 0}})},
 		// No sequence may be longer than its part here: a pool that is shared and one that
 		// is not would look the same.
@@ -226,4 +226,20 @@ func awaitGauge(t *testing.T, url, name string, ok func(string) bool) {
 func scraped(t *testing.T, url string) string {
 	t.Helper()
 	return run(t, t.TempDir(), "curl", "-s", url+"/metrics")
+}
+
+// tryProbe runs a probe that a page shows, on an engine of its own. Without consent it
+// ends with status 2.
+func tryProbe(t *testing.T, args, dir string) {
+	t.Helper()
+	e := headgate.StartEngine(t, "--speed", fmt.Sprint(speed))
+	cmd := exec.CommandContext(t.Context(), headgate.Binary(t), strings.Fields(strings.ReplaceAll(args, "http://127.0.0.1:8000", e.URL))...)
+	cmd.Dir = dir
+	want := 0
+	if !strings.Contains(args, "--yes") {
+		want = 2
+	}
+	if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != want {
+		t.Errorf("%v, want status %d\n%s", err, want, out)
+	}
 }

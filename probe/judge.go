@@ -27,7 +27,11 @@ func unknown(s Subject, evidence ...string) Finding {
 
 // ran is how many tokens each of several streams must give while others wait, so that
 // they run beside each other and not after each other.
-const ran = 12
+const ran = 24
+
+// slower is how many times as long as the slowest of those that run took to its first
+// token the others must have had none.
+const slower = 3
 
 // concurrency is an attempt to have some streams at once.
 type concurrency struct {
@@ -45,10 +49,11 @@ func judgeSlots(rounds []concurrency, said int) Finding {
 	var why []string
 	for _, c := range rounds {
 		n, waiting, tokens := 0, 0, 0
-		steady := true
+		steady, sent := true, c.from
 		for i := range c.streams {
 			s := &c.streams[i]
 			tokens += s.prompt + s.limit
+			sent = min(sent, s.sent)
 			switch {
 			case s.outcome == refused || s.outcome == failed:
 				return unknown(Slots, fmt.Sprintf("one of %d streams was not answered: %s", len(c.streams), s.message))
@@ -68,6 +73,8 @@ func judgeSlots(rounds []concurrency, said int) Finding {
 			continue
 		case n == 0 || waiting == 0 || !steady:
 			return unknown(Slots, append(why, fmt.Sprintf("of %d streams some ended or began while they were counted", len(c.streams)))...)
+		case c.to-c.from < slower*(c.from-sent):
+			return unknown(Slots, append(why, fmt.Sprintf("of %d streams %d ran, and the others might only have been slower to begin", len(c.streams), n))...)
 		case tokens > c.room:
 			return unknown(Slots, append(why, fmt.Sprintf("of %d streams %d ran and %d waited, but they might want %d tokens of KV, and %d are surely there", len(c.streams), n, waiting, tokens, c.room))...)
 		}

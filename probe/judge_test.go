@@ -56,13 +56,13 @@ func TestJudgeSlots(t *testing.T) {
 		for i := range all {
 			all[i] = stream(nil)
 			if i < run {
-				all[i] = stream(at(time.Duration(i)*msec, 10*msec, 40))
+				all[i] = stream(at(time.Duration(i)*msec, 10*msec, 60))
 			}
 		}
 		return all
 	}
 	round := func(streams []seen) concurrency {
-		return concurrency{streams: streams, from: 10 * msec, to: 300 * msec, room: 1 << 20}
+		return concurrency{streams: streams, from: 10 * msec, to: 400 * msec, room: 1 << 20}
 	}
 	after := together(6, 3)
 	for i := range 3 { // as if one after the other
@@ -71,6 +71,8 @@ func TestJudgeSlots(t *testing.T) {
 	}
 	broken := together(6, 4)
 	broken[5].outcome, broken[5].message = failed, "out of memory"
+	soon := round(together(6, 4))
+	soon.from, soon.to = 150*msec, 400*msec
 	tight := round(together(6, 4))
 	tight.room = 100
 	for name, c := range map[string]struct {
@@ -78,10 +80,11 @@ func TestJudgeSlots(t *testing.T) {
 		said   int
 		want   want
 	}{
-		"some wait":              {[]concurrency{round(together(4, 4)), round(together(8, 5))}, 0, want{5.0, Shown, "5 gave 12 tokens and more beside each other while 3 had none"}},
+		"some wait":              {[]concurrency{round(together(4, 4)), round(together(8, 5))}, 0, want{5.0, Shown, "5 gave 24 tokens and more beside each other while 3 had none"}},
 		"not what is said":       {[]concurrency{round(together(6, 4))}, 8, want{4.0, Shown, "the engine says 8"}},
 		"all run":                {[]concurrency{round(together(4, 4)), round(together(8, 8))}, 0, want{nil, Unknown, "8 at once or more"}},
 		"one after the other":    {[]concurrency{round(after)}, 0, want{nil, Unknown, "ended or began"}},
+		"some may be slow":       {[]concurrency{soon}, 0, want{nil, Unknown, "slower to begin"}},
 		"the KV may be full":     {[]concurrency{tight}, 0, want{nil, Unknown, "might want"}},
 		"one was broken off":     {[]concurrency{round(broken)}, 0, want{nil, Unknown, "out of memory"}},
 		"nothing was sent":       {nil, 4, want{nil, Unknown, "no streams"}},

@@ -158,7 +158,11 @@ func judgeSteps(t timed) (Finding, *simengine.Model) {
 	lengths := map[int][]time.Duration{}
 	for i := range t.prompts {
 		if p := &t.prompts[i]; len(p.tokens) > 0 && p.cached <= 0 {
-			lengths[p.prompt] = append(lengths[p.prompt], p.ttft())
+			n := p.prompt
+			if p.usagePrompt > 0 {
+				n = p.usagePrompt // of a text, only the engine knows
+			}
+			lengths[n] = append(lengths[n], p.ttft())
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(lengths)) {

@@ -97,7 +97,7 @@ func runContext(ctx context.Context, p *prober) error {
 
 // --- prefix
 
-func prefixLength(p *prober) int { return max(2*small, min(2048, p.longest()/2)) }
+func prefixLength(p *prober) int { return max(2*small, min(2048, p.longest()/4)) }
 
 func costPrefix(p *prober) (int, int) {
 	n := prefixLength(p)
@@ -130,7 +130,7 @@ func runPrefix(ctx context.Context, p *prober) error {
 		for _, step := range []struct {
 			ask ask
 			to  *[]seen
-		}{{a, &u.first}, {b, &u.other}, {a, &u.second}} {
+		}{{b, &u.other}, {a, &u.first}, {a, &u.second}} {
 			s, err := p.alone(ctx, step.ask)
 			if err != nil {
 				return err
@@ -154,7 +154,7 @@ func (p *prober) room() int {
 
 // streams is how long each of n streams may be, in output.
 func (p *prober) streams(n int) int {
-	return max(ran+4, min(512, p.room()/n-small, p.longest()-small-1))
+	return max(2*ran, min(512, p.room()/n-small, p.longest()-small-1))
 }
 
 func (p *prober) widths() []int {
@@ -219,7 +219,7 @@ func runSlots(ctx context.Context, p *prober) error {
 					return false
 				}
 			}
-			return true
+			return begun == len(all) || c.to-c.from >= slower*(c.from-all[0].sent)
 		})
 		if err != nil {
 			return err
@@ -271,7 +271,7 @@ func runQueue(ctx context.Context, p *prober) error {
 		}
 		return nil
 	}
-	zero := 0
+	zero, ordered := 0, true
 	n, limit := p.runners()
 	round := func(priorities []int, window int) (queue, error) {
 		q := queue{}
@@ -296,7 +296,9 @@ func runQueue(ctx context.Context, p *prober) error {
 		}
 		for i := range priorities {
 			a := p.of(small, 4)
-			a.priority = &priorities[i]
+			if ordered {
+				a.priority = &priorities[i]
+			}
 			r, err := p.send(ctx, a)
 			if err != nil {
 				return q, err
@@ -345,6 +347,8 @@ func runQueue(ctx context.Context, p *prober) error {
 		// which orders could be seen.
 		p.find(judgePreempting(first))
 	} else {
+		// An engine that refuses priorities still shows what an abort takes.
+		ordered = !slices.ContainsFunc(first.waiting, func(s seen) bool { return s.outcome == refused })
 		for told, tries := 0, 0; told < orders && tries < 2*orders; tries++ {
 			q, err := round(slices.Clone(arrivals[tries%len(arrivals)]), 2)
 			if err != nil {
@@ -355,7 +359,11 @@ func runQueue(ctx context.Context, p *prober) error {
 			}
 			p.queues = append(p.queues, q)
 		}
-		p.find(judgePriority(p.queues[1:]))
+		if ordered {
+			p.find(judgePriority(p.queues[1:]))
+		} else {
+			p.find(unknown(PrioritySign, wait.Evidence...))
+		}
 	}
 	p.find(judgeAbort(p.queues))
 	p.find(judgeTold(p.aborted))
