@@ -30,10 +30,7 @@ const module = "headgate"
 var layers = [][]string{
 	{"cmd", "e2e"},
 	{"bench", "config", "gateway", "prove"},
-<<<<<<< HEAD
-=======
 	{"batch"},
->>>>>>> main
 	{"probe", "relay", "sim"},
 	{"control", "engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},

@@ -371,8 +371,10 @@ func TestJudgeSteps(t *testing.T) {
 		return decoded{sequences: n, context: context, step: time.Duration(took * 1e6), steps: 30}
 	}
 	good := timed{trip: 2 * msec, decodes: []decoded{step(1, 16), step(1, 2000), step(1, 4000), step(2, 40), step(4, 80)}}
+	late := timed{trip: 2 * msec, decodes: good.decodes}
 	for _, n := range []int{256, 512, 1024, 2048} {
 		good.prompts = append(good.prompts, first(n, 0), first(n, 0), first(n, time.Second)) // now and then one is late
+		late.prompts = append(late.prompts, first(n, 0), first(n, time.Second), first(n, time.Second))
 	}
 	f, m := judgeSteps(good)
 	check(t, f, want{Fitted, Shown, "4 lengths"})
@@ -401,6 +403,7 @@ func TestJudgeSteps(t *testing.T) {
 		why string
 	}{
 		"first tokens do not depend on length": {flat, "do not follow"}, "nor on anything": {wild, "do not follow"},
+		"most are late":           {late, "the same took different times"},
 		"one number of sequences": {narrow, "takes 2 of each"}, "nothing was computed": {cached, "0 lengths"}, "steps are of no kind": {unsteady, "steps do not follow"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -506,6 +506,8 @@ func (p *prober) decoders() []int {
 	return all
 }
 
+const firstTokens = 5 // times that a prompt of one length is timed
+
 const generated = 40 // tokens of a timed stream
 
 // tries is how often the levels of the KV are looked at, of which one may be missed.
@@ -516,8 +518,8 @@ const filling = 256 // tokens that what fills the KV goes on for
 func costSteps(p *prober) (requests, tokens int) {
 	alone, long := p.lengths()
 	for _, n := range alone {
-		requests += repeats
-		tokens += repeats * (n + 1)
+		requests += firstTokens
+		tokens += firstTokens * (n + 1)
 	}
 	for _, n := range long {
 		requests += 2
@@ -552,7 +554,7 @@ func runSteps(ctx context.Context, p *prober) error {
 		}
 	}
 	alone, _ := p.lengths()
-	for range repeats {
+	for range firstTokens {
 		for _, n := range alone {
 			s, err := p.alone(ctx, p.of(n, 1))
 			if err != nil {
