@@ -41,6 +41,24 @@ type concurrency struct {
 	room    int           // tokens that the engine's KV surely has for them
 }
 
+// count tells how many ran beside each other and how many had no token; steady is that
+// there were no others.
+func (c *concurrency) count() (n, waiting int, steady bool) {
+	steady = true
+	for i := range c.streams {
+		switch s := &c.streams[i]; {
+		case s.started(c.from):
+			n++
+			steady = steady && s.after(c.from, c.to) >= ran && s.alive(c.to)
+		case len(s.tokens) == 0:
+			waiting++
+		default:
+			steady = false
+		}
+	}
+	return n, waiting, steady
+}
+
 // judgeSlots tells how many run at once. Streams that run beside each other all give
 // tokens in the same span; one that waits gives none in it. Where they might want more
 // KV than there is, those that wait need not wait for a slot.
@@ -48,24 +66,16 @@ func judgeSlots(rounds []concurrency, said int) Finding {
 	most := 0
 	var why []string
 	for _, c := range rounds {
-		n, waiting, tokens := 0, 0, 0
-		steady, sent := true, c.from
+		tokens, sent := 0, c.from
 		for i := range c.streams {
 			s := &c.streams[i]
 			tokens += s.prompt + s.limit
 			sent = min(sent, s.sent)
-			switch {
-			case s.outcome == refused || s.outcome == failed:
+			if s.outcome == refused || s.outcome == failed {
 				return unknown(Slots, fmt.Sprintf("one of %d streams was not answered: %s", len(c.streams), s.message))
-			case s.started(c.from):
-				n++
-				steady = steady && s.after(c.from, c.to) >= ran && s.alive(c.to)
-			case len(s.tokens) == 0:
-				waiting++
-			default:
-				steady = false
 			}
 		}
+		n, waiting, steady := c.count()
 		switch {
 		case waiting == 0 && n == len(c.streams) && steady:
 			most = max(most, n)

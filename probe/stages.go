@@ -171,7 +171,7 @@ func (p *prober) widths() []int {
 }
 
 func costSlots(p *prober) (requests, tokens int) {
-	for _, n := range p.widths() {
+	for _, n := range p.widths() { // once each, if nothing disturbs it
 		requests += n
 		tokens += n * (small + p.streams(n))
 	}
@@ -181,61 +181,25 @@ func costSlots(p *prober) (requests, tokens int) {
 func runSlots(ctx context.Context, p *prober) error {
 	var rounds []concurrency
 	for _, n := range p.widths() {
-		limit := p.streams(n)
-		if err := p.afford(n * (small + limit)); err != nil {
-			f := judgeSlots(rounds, p.said.Slots)
-			f.Evidence = append(f.Evidence, err.Error())
-			p.find(f)
-			return nil
-		}
-		all := make([]*request, n)
-		for i := range all {
-			r, err := p.send(ctx, p.of(small, limit))
-			if err != nil {
+		var c concurrency
+		for range tries { // of which one may be disturbed
+			limit := p.streams(n)
+			if err := p.afford(n * (small + limit)); err != nil {
+				f := judgeSlots(rounds, p.said.Slots)
+				f.Evidence = append(f.Evidence, err.Error())
+				p.find(f)
+				return nil
+			}
+			var err error
+			if c, err = p.together(ctx, n, limit); err != nil {
 				return err
 			}
-			all[i] = r
-		}
-		c := concurrency{room: p.room()}
-		// Each that has begun gives some tokens after the last that has, or all have
-		// ended.
-		_, err := p.await(ctx, patience, func() bool {
-			c.from, c.to = 0, p.now()
-			begun, over := 0, 0
-			for _, r := range all {
-				if len(r.tokens) > 0 {
-					begun++
-					c.from = max(c.from, r.first())
-				}
-				if r.ended > 0 {
-					over++
-				}
-			}
-			if over > 0 {
-				return true
-			}
-			for _, r := range all {
-				if begun == 0 || len(r.tokens) > 0 && r.after(c.from, c.to) < ran {
-					return false
-				}
-			}
-			return begun == len(all) || c.to-c.from >= slower*(c.from-all[0].sent)
-		})
-		if err != nil {
-			return err
-		}
-		c.streams = p.look(all...)
-		for i := range c.streams { // what came since is not of it
-			for len(c.streams[i].tokens) > 0 && c.streams[i].last() > c.to {
-				c.streams[i].tokens = c.streams[i].tokens[:len(c.streams[i].tokens)-1]
+			if all, _, steady := c.count(); all == n && steady || judgeSlots([]concurrency{c}, 0).Confidence != Unknown {
+				break
 			}
 		}
 		rounds = append(rounds, c)
-		if err := p.clear(ctx, all...); err != nil {
-			return err
-		}
-		p.aborted = append(p.aborted, p.look(all...)...)
-		if slices.ContainsFunc(c.streams, func(s seen) bool { return len(s.tokens) == 0 }) {
+		if all, _, _ := c.count(); all < n {
 			break
 		}
 	}
@@ -245,6 +209,54 @@ func runSlots(ctx context.Context, p *prober) error {
 	}
 	p.find(f)
 	return nil
+}
+
+// together has n streams at once.
+func (p *prober) together(ctx context.Context, n, limit int) (c concurrency, err error) {
+	c.room = p.room()
+	all := make([]*request, n)
+	for i := range all {
+		if all[i], err = p.send(ctx, p.of(small, limit)); err != nil {
+			return c, err
+		}
+	}
+	// Each that has begun gives some tokens after the last that has, and the others have
+	// had time to begin; or one has ended.
+	if _, err := p.await(ctx, patience, func() bool {
+		c.from, c.to = 0, p.now()
+		begun := 0
+		for _, r := range all {
+			if len(r.tokens) > 0 {
+				begun++
+				c.from = max(c.from, r.first())
+			}
+		}
+		for _, r := range all {
+			if r.ended > 0 {
+				return true
+			}
+		}
+		for _, r := range all {
+			if begun == 0 || len(r.tokens) > 0 && r.after(c.from, c.to) < ran {
+				return false
+			}
+		}
+		return begun == n || c.to-c.from >= slower*(c.from-all[0].sent)
+	}); err != nil {
+		return c, err
+	}
+	c.streams = p.look(all...)
+	for i := range c.streams { // what came since is not of it
+		s := &c.streams[i]
+		for len(s.tokens) > 0 && s.last() > c.to {
+			s.tokens = s.tokens[:len(s.tokens)-1]
+		}
+	}
+	if err := p.clear(ctx, all...); err != nil {
+		return c, err
+	}
+	p.aborted = append(p.aborted, p.look(all...)...)
+	return c, nil
 }
 
 // --- queue

@@ -60,7 +60,7 @@ func WritePlan(w io.Writer, o *Options, r *Reading, plan []Stage) error {
 	said("its longest sequence, in tokens", r.Context)
 	said("its KV, in tokens", r.KVTokens)
 	said("its slots", r.Slots)
-	b.WriteString("\nTo find out what it does, these would be sent at most:\n\n")
+	b.WriteString("\nTo find out what it does this would be sent, and what is disturbed once or twice again:\n\n")
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "requests\ttokens\t")
 	requests, tokens := 0, int64(0)
