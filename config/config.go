@@ -176,7 +176,7 @@ type Engine struct {
 	URL string `yaml:"url"`
 	// APIKeyEnv names the environment variable that holds the key the engine wants, if it wants one.
 	APIKeyEnv string `yaml:"api_key_env,omitempty"`
-	// Slots is how many sequences the engine runs at once (vLLM's --max-num-seqs, llama-server's --parallel); absent: what the engine says. An openai engine does not say, and vLLM only in its development mode.
+	// Slots is how many sequences the engine runs at once (vLLM's --max-num-seqs, llama-server's --parallel); absent: what the engine says, or its profile. An openai engine does not say, and vLLM only in its development mode.
 	Slots int64 `yaml:"slots,omitempty"`
 	// KVTokens is how many tokens the engine's KV cache holds, shared by all its slots; absent: what the engine says. An openai engine does not say.
 	KVTokens int64 `yaml:"kv_tokens,omitempty"`

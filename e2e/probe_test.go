@@ -243,3 +243,16 @@ func tryProbe(t *testing.T, args, dir string) {
 		t.Errorf("%v, want status %d\n%s", err, want, out)
 	}
 }
+
+// TestServeWithProfile: a gateway knows of its engine what a probe found, and warns of
+// what is configured otherwise.
+func TestServeWithProfile(t *testing.T) {
+	e := headgate.StartEngine(t, "--speed", fmt.Sprint(speed))
+	file := filepath.Join(t.TempDir(), "profile.json")
+	run(t, t.TempDir(), headgate.Binary(t), "probe", "--url", e.URL, "--kind", "vllm", "--yes", "--only", "slots", "--out", file)
+	serve := func(more string) *headgate.Gateway {
+		return headgate.Start(t, fmt.Sprintf("anonymous: {classes: [a]}\npools:\n  - name: main\n    engines: [{name: gpu0, kind: vllm, url: %q, profile: %q%s}]\n    classes: [{name: a}]\n", e.URL, file, more))
+	}
+	serve("").AwaitReady() // without the profile it would want to be told the slots
+	serve(", slots: 8").AwaitOutput("the configuration says of the engine's slots what the probe has shown to be otherwise.*\"said\":8,\"shown\":4")
+}

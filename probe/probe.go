@@ -55,7 +55,6 @@ type prober struct {
 	chunk   int
 	queues  []queue
 	aborted []seen
-	gate    *gate
 	steps   *timedModel
 }
 
