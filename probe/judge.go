@@ -29,6 +29,9 @@ func unknown(s Subject, evidence ...string) Finding {
 // they run beside each other and not after each other.
 const ran = 24
 
+// taken is how many turns each of them must have had.
+const taken = 6
+
 // slower is how many times as long as the slowest of those that run took to its first
 // token the others must have had none.
 const slower = 3
@@ -56,7 +59,18 @@ func (c *concurrency) count() (n, waiting int, steady bool) {
 			steady = false
 		}
 	}
-	return n, waiting, steady
+	return n, waiting, steady && (n < 2 || turns(c.begun(), c.from, c.to) >= taken)
+}
+
+// begun are the streams that had a token.
+func (c *concurrency) begun() []*seen {
+	var all []*seen
+	for i := range c.streams {
+		if len(c.streams[i].tokens) > 0 {
+			all = append(all, &c.streams[i])
+		}
+	}
+	return all
 }
 
 // judgeSlots tells how many run at once. Streams that run beside each other all give
@@ -523,11 +537,10 @@ func judgeLayout(l layout) Finding {
 		return unknown(KVLayout, add("nothing was seen that tells")...)
 	}
 	a, b := &l.pair[0], &l.pair[1]
-	running := func(s *seen) bool { return s.after(b.first(), l.both) >= 2 }
 	switch {
 	case together <= l.context+l.block:
 		return unknown(KVLayout, add(fmt.Sprintf("two sequences of %d tokens are no more than one may have", together))...)
-	case len(a.tokens) > 0 && len(b.tokens) > 0 && running(a) && running(b):
+	case len(a.tokens) > 0 && len(b.tokens) > 0 && turns([]*seen{a, b}, b.first(), l.both) >= taken:
 		// They hold more than one sequence may have.
 		said := fmt.Sprintf("two sequences of %d tokens ran beside each other, and one may have %d at most", together, l.context)
 		ownLimit := l.model > 0 && l.context < l.model

@@ -71,6 +71,8 @@ func TestJudgeSlots(t *testing.T) {
 	}
 	broken := together(6, 4)
 	broken[5].outcome, broken[5].message = failed, "out of memory"
+	bunched := together(6, 2) // the first had ended before the second began
+	bunched[0].tokens = append(at(0, msec, 5), at(100*msec, 0, 40)...)
 	soon := round(together(6, 4))
 	soon.from, soon.to = 150*msec, 400*msec
 	tight := round(together(6, 4))
@@ -85,6 +87,7 @@ func TestJudgeSlots(t *testing.T) {
 		"all run":                {[]concurrency{round(together(4, 4)), round(together(8, 8))}, 0, want{nil, Unknown, "8 at once or more"}},
 		"one after the other":    {[]concurrency{round(after)}, 0, want{nil, Unknown, "ended or began"}},
 		"some may be slow":       {[]concurrency{soon}, 0, want{nil, Unknown, "slower to begin"}},
+		"read late":              {[]concurrency{round(bunched)}, 0, want{nil, Unknown, "ended or began"}},
 		"the KV may be full":     {[]concurrency{tight}, 0, want{nil, Unknown, "might want"}},
 		"one was broken off":     {[]concurrency{round(broken)}, 0, want{nil, Unknown, "out of memory"}},
 		"nothing was sent":       {nil, 4, want{nil, Unknown, "no streams"}},
@@ -272,8 +275,11 @@ func TestJudgeLayout(t *testing.T) {
 	}
 	// Two that ran beside each other, the second from 100 ms on.
 	pair := func(n int) []seen {
-		return []seen{{prompt: n, tokens: at(0, 10*msec, 50)}, {prompt: n, sent: 50 * msec, tokens: at(100*msec, 10*msec, 10)}}
+		return []seen{{prompt: n, tokens: at(0, 10*msec, 50)}, {prompt: n, sent: 50 * msec, tokens: at(101*msec, 10*msec, 10)}}
 	}
+	// The first had ended before the second began, and its last tokens were read late.
+	late := pair(765)
+	late[0].tokens = append(at(0, 10*msec, 5), at(150*msec, 0, 30)...)
 	out := pair(4915)
 	out[0].tokens = at(0, 10*msec, 10)
 	for i := range out {
@@ -294,6 +300,7 @@ func TestJudgeLayout(t *testing.T) {
 		"none may be longer":                 {layout{slots: 4, pool: 5104, block: 16, context: 1000, model: 1000}, want{nil, Unknown, "less than a slot's part of 1276"}},
 		"the model's limit is a part":        {layout{slots: 4, pool: 5104, block: 16, context: 1276, model: 1276}, want{nil, Unknown, "the model's own limit: both would look the same"}},
 		"a part, and two hold more":          {layout{slots: 4, pool: 5104, block: 16, context: 1276, model: 4096, pair: pair(765), both: 200 * msec}, want{PerSlot, Shown, "the model itself takes 4096"}},
+		"one after the other":                {layout{slots: 4, pool: 5104, block: 16, context: 1276, model: 4096, pair: late, both: 200 * msec}, want{nil, Unknown, "not both ran"}},
 		"two, of the model's own limit":      {layout{slots: 4, pool: 5104, block: 16, context: 1276, model: 1276, pair: pair(765), both: 200 * msec}, want{nil, Unknown, "may be the model's own limit"}},
 		"two, of a limit with no reason":     {layout{slots: 4, pool: 9000, block: 16, context: 1276, model: 4096, pair: pair(765), both: 200 * msec}, want{nil, Unknown, "why is not known"}},
 		"slots hold more than one is told":   {layout{slots: 4, block: 1, context: 2048, model: 8192, slotIsPool: true, pair: pair(1228), both: 200 * msec}, want{PerSlot, Shown, "a shared pool of this engine would have had 2048"}},

@@ -94,6 +94,32 @@ func (s *seen) pace(from, to time.Duration) time.Duration {
 	return sum / time.Duration(max(1, len(gaps)))
 }
 
+// turns is how often each of several streams had a token after one of another's, in a
+// span; the least of them. Streams that run beside each other take turns; of one that
+// had ended before the next began, and was read late, a bunch comes at once.
+func turns(streams []*seen, from, to time.Duration) int {
+	type token struct {
+		at time.Duration
+		of int
+	}
+	var all []token
+	for i, s := range streams {
+		for _, t := range s.tokens {
+			if t > from && t <= to {
+				all = append(all, token{t, i})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b token) int { return int(a.at - b.at) })
+	had := make([]int, len(streams))
+	for i, t := range all {
+		if i == 0 || all[i-1].of != t.of {
+			had[t.of]++
+		}
+	}
+	return slices.Min(had)
+}
+
 // median is the middle one, 0 of none.
 func median[T time.Duration | float64](all []T) T {
 	if len(all) == 0 {

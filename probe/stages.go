@@ -241,7 +241,16 @@ func (p *prober) together(ctx context.Context, n, limit int) (c concurrency, err
 				return false
 			}
 		}
-		return begun == n || c.to-c.from >= slower*(c.from-all[0].sent)
+		if begun < n && c.to-c.from < slower*(c.from-all[0].sent) {
+			return false
+		}
+		var run []*seen
+		for _, r := range all {
+			if len(r.tokens) > 0 {
+				run = append(run, &r.seen)
+			}
+		}
+		return len(run) < 2 || turns(run, c.from, c.to) >= taken
 	}); err != nil {
 		return c, err
 	}
@@ -441,9 +450,22 @@ func (p *prober) layOut(ctx context.Context, l *layout) error {
 	case l.slotIsPool && p.busy:
 		return fmt.Errorf("it is not tried beside others' requests: on an engine of this kind it may end them")
 	}
+	for range tries {
+		if err := p.pair(ctx, l); err != nil {
+			return err
+		}
+		if a := &l.pair[0]; a.outcome != finished && a.ended == 0 || judgeLayout(*l).Confidence != Unknown {
+			break // else the first had ended too soon
+		}
+	}
+	return nil
+}
+
+// pair has two sequences at once that are longer together than one may be.
+func (p *prober) pair(ctx context.Context, l *layout) error {
 	size := l.context * 6 / 10
 	limit := l.context - size - 1
-	if err := p.afford(3*size + limit + 16); err != nil {
+	if err := p.afford(3*size + 2*limit + 8); err != nil {
 		return err
 	}
 	a, err := p.send(ctx, p.of(size, limit))
@@ -453,19 +475,20 @@ func (p *prober) layOut(ctx context.Context, l *layout) error {
 	if _, err := p.await(ctx, patience, func() bool { return len(a.tokens) >= 2 || a.ended > 0 }); err != nil {
 		return err
 	}
-	second := p.of(size, 8)
-	b, err := p.send(ctx, second)
+	b, err := p.send(ctx, p.of(size, limit))
 	if err != nil {
 		return err
 	}
 	if _, err := p.await(ctx, patience, func() bool {
 		l.both = p.now()
-		return b.ended > 0 || len(b.tokens) >= 4 && a.after(b.first(), l.both) >= 4
+		return a.ended > 0 || b.outcome == failed || b.outcome == refused || len(b.tokens) > 0 && turns([]*seen{&a.seen, &b.seen}, b.first(), l.both) >= taken
 	}); err != nil {
 		return err
 	}
-	// What is broken off is broken off for both; the second may hear of it first.
-	if _, err := p.await(ctx, time.Second, func() bool { return a.ended > 0 || b.outcome != failed && b.outcome != refused }); err != nil {
+	// What is broken off is broken off for both; one of them may hear of it first.
+	if _, err := p.await(ctx, time.Second, func() bool {
+		return a.ended > 0 && b.ended > 0 || a.outcome <= finished && b.outcome <= finished
+	}); err != nil {
 		return err
 	}
 	l.pair = p.look(a, b)
@@ -473,8 +496,7 @@ func (p *prober) layOut(ctx context.Context, l *layout) error {
 		return err
 	}
 	if l.pair[0].context || l.pair[1].context {
-		second.prompt = p.prompt(size)
-		solo, err := p.alone(ctx, second)
+		solo, err := p.alone(ctx, p.of(size, 8))
 		if err != nil {
 			return err
 		}
