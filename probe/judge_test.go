@@ -318,15 +318,16 @@ func TestJudgeLayout(t *testing.T) {
 }
 
 func TestJudgeKV(t *testing.T) {
-	check(t, judgeKV(0, 4, 8192, true, Finding{Value: Shared}, nil), want{8192.0, Said, "they share them"})
-	check(t, judgeKV(0, 4, 2048, true, Finding{Value: PerSlot}, nil), want{8192.0, Said, "each of 4 slots"})
-	check(t, judgeKV(0, 4, 2048, true, Finding{}, nil), want{nil, Unknown, "not known"})
-	check(t, judgeKV(0, 4, 2048, false, Finding{}, nil), want{nil, Unknown, "does not say"})
-	check(t, judgeKV(5120, 4, 4096, false, Finding{}, nil), want{5120.0, Said, "says 5120"})
+	check(t, judgeKV(0, 4, 8192, 32768, true, Finding{Value: Shared}, nil), want{8192.0, Said, "they share them"})
+	check(t, judgeKV(0, 4, 2048, 8192, true, Finding{Value: PerSlot}, nil), want{8192.0, Said, "each of 4 slots"})
+	check(t, judgeKV(0, 4, 8192, 8192, true, Finding{Value: Shared}, nil), want{nil, Unknown, "may share more"})
+	check(t, judgeKV(0, 4, 2048, 8192, true, Finding{}, nil), want{nil, Unknown, "not known"})
+	check(t, judgeKV(0, 4, 2048, 8192, false, Finding{}, nil), want{nil, Unknown, "does not say"})
+	check(t, judgeKV(5120, 4, 4096, 4096, false, Finding{}, nil), want{5120.0, Said, "says 5120"})
 	filled := gate{pool: 5120, free: 2416, hold: []seen{{prompt: 2700}}, control: &seen{prompt: 2000, tokens: at(0, msec, 2)}, prompt: &seen{prompt: 2736}, to: time.Second}
-	check(t, judgeKV(5120, 4, 4096, false, Finding{}, &filled), want{5120.0, Shown, "had to wait"})
+	check(t, judgeKV(5120, 4, 4096, 4096, false, Finding{}, &filled), want{5120.0, Shown, "had to wait"})
 	filled.prompt.tokens = at(msec, msec, 2) // it fitted
-	check(t, judgeKV(5120, 4, 4096, false, Finding{}, &filled), want{5120.0, Said, "says 5120"})
+	check(t, judgeKV(5120, 4, 4096, 4096, false, Finding{}, &filled), want{5120.0, Said, "says 5120"})
 }
 
 func TestJudgeChunk(t *testing.T) {

@@ -303,12 +303,14 @@ func judgeWhole(g gate) Finding {
 
 // judgeKV tells what the whole pool holds. What the engine says is shown by having
 // filled it: so much was held at once, and a little more had to wait.
-func judgeKV(said, slots, context int, slotIsPool bool, l Finding, g *gate) Finding {
+func judgeKV(said, slots, context, model int, slotIsPool bool, l Finding, g *gate) Finding {
 	if slotIsPool {
-		switch l.Value {
-		case Shared:
+		switch {
+		case l.Value == Shared && model <= context:
+			return unknown(KVTokens, fmt.Sprintf("each slot is told %d tokens, which is all that the model takes: they share them, and may share more", context))
+		case l.Value == Shared:
 			return known(KVTokens, Said, context, fmt.Sprintf("each slot is told %d tokens, and they share them (see %s)", context, KVLayout))
-		case PerSlot:
+		case l.Value == PerSlot:
 			return known(KVTokens, Said, context*slots, fmt.Sprintf("each of %d slots is told %d tokens, and has them for itself (see %s)", slots, context, KVLayout))
 		}
 		return unknown(KVTokens, fmt.Sprintf("slots are told %d tokens, and whether they share them is not known", context))

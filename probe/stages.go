@@ -422,7 +422,7 @@ func runLayout(ctx context.Context, p *prober) error {
 	}
 	f := judgeLayout(l)
 	p.find(f)
-	p.find(judgeKV(p.said.KVTokens, p.slots, p.context, p.said.SlotIsPool, f, nil))
+	p.find(judgeKV(p.said.KVTokens, p.slots, p.context, p.said.ModelContext, p.said.SlotIsPool, f, nil))
 	return context.Cause(ctx)
 }
 
@@ -773,7 +773,7 @@ func runGate(ctx context.Context, p *prober) error {
 		}
 	}
 	p.find(judgeWhole(g))
-	p.find(judgeKV(p.said.KVTokens, p.slots, p.context, p.said.SlotIsPool, p.found[KVLayout], &g))
+	p.find(judgeKV(p.said.KVTokens, p.slots, p.context, p.said.ModelContext, p.said.SlotIsPool, p.found[KVLayout], &g))
 	return nil
 }
 
