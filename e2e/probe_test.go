@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"headgate/e2e/engine/gguf"
 	"headgate/e2e/headgate"
 	"headgate/e2e/realengine"
 	"headgate/engine"
@@ -77,6 +78,10 @@ func TestProbe(t *testing.T) {
 		// is not would look the same.
 		{name: "engine, shared, of short sequences", kind: engine.VLLM, start: fast("--max-model-len", "1276"), args: []string{"--only", "kv_layout"},
 			truth: truth{prober.KVLayout: nil}},
+		{name: "real engine", kind: engine.VLLM, start: func(t *testing.T) string {
+			return realengine.Start(t, realengine.Options{Model: gguf.Tiny, Slots: 3, Ctx: 1024, Priority: true}).URL
+		}, truth: truth{prober.KVTokens: about{3072, 16}, prober.KVLayout: nil, prober.Slots: about{3, 0}, prober.Waiting: prober.Waits, prober.PrioritySign: prober.LowerFirst,
+			prober.PrefixCache: prober.Kept, prober.AbortTold: string(engine.ByProgress), prober.ChunkTokens: about{256, 16}, prober.MaxContext: about{1024, 0}}},
 	}
 	if os.Getenv(realengine.LlamaServerEnv) != "" { // nobody has to have one
 		for _, unified := range []bool{true, false} {

@@ -355,6 +355,7 @@ func TestJudgeChunk(t *testing.T) {
 		"told, unevenly":          {progress(0, 256, 400, 768, 800), nil, nil, want{nil, Unknown, "pieces of 256, 144, 368, 32"}},
 		"seen twice":              {seen{prompt: 4080}, []int{2048, 4080}, []stall{two, held(2856, 180*msec, 71*msec)}, want{2048.0, Shown, "in use was 2048, 4080"}},
 		"to a block":              {seen{prompt: 4080}, []int{704, 1408, 2112, 2800, 3504, 4080}, []stall{held(4080, 61*msec, 61*msec, 61*msec, 61*msec, 61*msec, 50*msec)}, want{700.0, Shown, "blocks of 16"}},
+		"of a pool with one more": {seen{prompt: 4080}, []int{640, 1280, 1920, 2576, 3216, 3856, 4096}, []stall{held(4080, 56*msec, 56*msec, 56*msec, 56*msec, 56*msec, 56*msec, 21*msec)}, want{640.0, Shown, "2576"}},
 		"every second was missed": {seen{prompt: 4080}, []int{2048, 4080}, []stall{held(4080, 90*msec, 90*msec, 90*msec, 89*msec)}, want{nil, Unknown, "do not agree"}},
 		"one was missed":          {seen{prompt: 4080}, []int{704, 2112, 2800, 4080}, []stall{held(4080, 61*msec, 61*msec, 61*msec, 61*msec, 61*msec, 50*msec)}, want{nil, Unknown, "did not tell"}},
 		"no levels":               {seen{prompt: 4080}, nil, []stall{two}, want{nil, Unknown, "no more than a guess"}},

@@ -109,7 +109,8 @@ func numbers(all []int) string {
 
 // pieceOf is the size of a piece by the levels of KV that one after the other left, 0 if
 // that can't be told. Each level but the last is so many whole pieces, rounded up to
-// blocks, so that the more there are the better is known what a piece is.
+// blocks, so that the more there are the better is known what a piece is. An engine says
+// them as shares of its pool, which may be a block more than it has.
 func pieceOf(levels []int, block int) int {
 	block = max(1, block)
 	if len(levels) < 2 {
@@ -117,7 +118,7 @@ func pieceOf(levels []int, block int) int {
 	}
 	low, high := 0, math.MaxInt
 	for i, l := range levels[:len(levels)-1] {
-		low = max(low, (l-block)/(i+1)) // more than that
+		low = max(low, (l-2*block)/(i+1)) // more than that
 		high = min(high, l/(i+1))
 	}
 	if last := len(levels) - 1; low >= high || levels[last] > (last+1)*high+block {
