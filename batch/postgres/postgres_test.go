@@ -117,6 +117,21 @@ func TestStore(t *testing.T) {
 	dsn := server(t)
 	batchtest.Run(t, func(t *testing.T) batchtest.Storage {
 		own := schema(t, dsn)
-		return batchtest.Storage{Open: func() (batch.Store, error) { return Open(background, own) }}
+		db, err := sql.Open("pgx", own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		return batchtest.Storage{
+			Open: func() (batch.Store, error) { return Open(background, own) },
+			Empty: func() error {
+				for _, table := range []string{"files", "batches", "items", "names", "checkpoints", "results", "workers", "holds", "drops"} {
+					if _, err := db.Exec("DELETE FROM " + table); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		}
 	})
 }
