@@ -29,9 +29,10 @@ const module = "headgate"
 // its own, or from its own top folder. A new folder takes its place here.
 var layers = [][]string{
 	{"cmd", "e2e"},
+	{"advise"},
 	{"bench", "config", "gateway", "prove"},
 	{"batch"},
-	{"relay", "sim"},
+	{"probe", "relay", "sim"},
 	{"control", "engine", "journal"},
 	{"admission", "identity", "simengine", "telemetry"},
 	{"kv", "occupancy", "stats", "trace", "wire"},

@@ -128,12 +128,13 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	p.records[slot] = r
 	r.model, r.from = p.resumesLocked(class, req)
 	r.resumable = r.from != fromNothing
+	p.restoreLocked(r)
 	ev := r.shape()
 	r.whole = ev.Flags&admission.FlagWhole != 0
 	if p.core.shadow != nil {
 		// The shadow knows what could be; but nothing is ended, so nothing is asked for
 		// that it would take to go on.
-		r.model, r.from, r.resumable = "", fromNothing, false
+		r.model, r.from, r.resumable, r.kept, r.collected = "", fromNothing, false, nil, nil
 	}
 	p.active++
 	r.mind = p.core
