@@ -22,7 +22,6 @@ type scheduled struct {
 	cost    map[string]int64 // tokens of an item's prompt
 	line    map[string]int64 // the last that was claimed
 	flights []flown          // in the order in which they were claimed
-	started int
 }
 
 type flown struct {

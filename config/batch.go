@@ -10,10 +10,12 @@ import (
 
 // Batch says where files and batches are kept and how batches are run.
 type Batch struct {
-	// Dir is the folder in which files are, made with mode 0700 where there is none. One process at a time may have it.
+	// Dir is the folder in which files are, made with mode 0700 where there is none. One process at a time may have it, unless there is postgres_env.
 	Dir string `yaml:"dir"`
-	// Database is the SQLite database in which files, batches and their items are recorded; absent: batch.db in dir. Its folder has to be on a disk of this machine, not on a network.
+	// Database is the SQLite database in which files, batches and their items are recorded; absent: batch.db in dir. Its folder has to be on a disk of this machine, not on a network. Not with postgres_env.
 	Database string `yaml:"database,omitempty"`
+	// PostgresEnv names the environment variable with the URL of a PostgreSQL database for that, such as postgres://user:password@host/database. Several replicas may then have the same batches: all with the same dir, on a file system that they share.
+	PostgresEnv string `yaml:"postgres_env,omitempty"`
 	// Class of a batch that names none by Headgate-Class, where its key may use it; else it is the key's default. By default batch, if there is such a class.
 	Class string `yaml:"class,omitempty"`
 	// MaxFileBytes is the largest file, 1KiB to 1024GiB. A batch needs room for its input, for its output, and once more for the output while it runs.
@@ -72,6 +74,14 @@ const (
 func (b *Batch) validate(bad func(path string, value any, allowed string)) {
 	if b.Dir == "" {
 		bad("dir", "nothing", "the path of a folder")
+	}
+	switch {
+	case b.PostgresEnv == "":
+	case !envName(b.PostgresEnv):
+		// What stands where a variable's name should may be the password itself.
+		bad("postgres_env", identity.Redacted, allowedEnv)
+	case b.Database != "":
+		bad("database", b.Database, "nothing with postgres_env")
 	}
 	if b.Class != "" && !identity.ValidName(b.Class) {
 		bad("class", b.Class, identity.NameRule)

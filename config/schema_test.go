@@ -112,6 +112,7 @@ var patterns = map[string]string{
 	"config.OTLP.HeadersEnv":     `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Forward.Address":     `^https?://[^/?#]`,
 	"config.Forward.SecretEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
+	"config.Batch.PostgresEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Control.PasswordEnv": `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Engine.APIKeyEnv":    `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"identity.Key.Hash":          `^sha256:[0-9A-Fa-f]{64}$`,
@@ -137,7 +138,7 @@ func requires(key, value string, others ...string) *schema {
 const everything = `otlp: {endpoint: "http://h:4318", headers_env: H}
 estimates: {file: f}
 control: {store: etcd, endpoints: ["https://h:2379"], replica: r, replicas: 2, username: u, password_env: P, tls: {ca: a, cert: c, key: k}, forward: {address: "https://h:1", secret_env: S, ca: a}}
-batch: {dir: d, database: b}
+batch: {dir: d}
 keys: [{name: k, tenant: t, hash: "sha256:%064d", classes: [interactive, batch], default: batch}]
 anonymous: {classes: [interactive], default: interactive}
 service_tiers: {flex: batch, priority: interactive}

@@ -38,8 +38,8 @@ func (c *Config) validate(l *list) {
 	}
 	if c.Batch != nil {
 		c.Batch.validate(l.below("batch"))
-		if c.Control != nil && c.Control.Store == StoreEtcd {
-			l.warn("batch", "files and batches are this replica's own: a client has to come back to the replica that has them")
+		if c.Control != nil && c.Control.Store == StoreEtcd && c.Batch.PostgresEnv == "" {
+			l.warn("batch", "without postgres_env files and batches are this replica's own: a client has to come back to the replica that has them")
 		}
 	}
 	if n := len(c.Pools); n < 1 || n > maxPools {

@@ -18,9 +18,11 @@ import (
 )
 
 // Storage is what outlives a store. Open may be called again once the store that it
-// opened before is closed.
+// opened before is closed. Empty makes it as it was at first, where that is cheaper than a fresh
+// one; nil: it isn't.
 type Storage struct {
-	Open func() (batch.Store, error)
+	Open  func() (batch.Store, error)
+	Empty func() error
 }
 
 // Run tells the stories, each to a storage of its own, which fresh makes.

@@ -15,9 +15,14 @@ import (
 // agree makes random changes to a store and to the oracle, which must answer alike and
 // show the same after every step.
 func agree(t *testing.T, fresh func(t *testing.T) Storage) {
+	var storage Storage
 	rapid.Check(t, func(r *rapid.T) {
-		storage := fresh(t)
-		p := &pair{r: r, storage: storage, oracle: NewMemory(), now: 10}
+		if storage.Empty == nil {
+			storage = fresh(t)
+		} else if err := storage.Empty(); err != nil {
+			r.Fatal(err)
+		}
+		p := &pair{r: r, oracle: NewMemory(), now: 10}
 		var err error
 		if p.store, err = storage.Open(); err != nil {
 			r.Fatal(err)
@@ -66,12 +71,11 @@ func agree(t *testing.T, fresh func(t *testing.T) Storage) {
 var tenants = []string{"alice", "bob"}
 
 type pair struct {
-	r       *rapid.T
-	storage Storage
-	store   batch.Store
-	oracle  *Memory
-	now     int
-	claims  []batch.Claim // ever made
+	r      *rapid.T
+	store  batch.Store
+	oracle *Memory
+	now    int
+	claims []batch.Claim // ever made
 }
 
 // change makes it to both, which must answer alike.

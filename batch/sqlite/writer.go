@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
@@ -38,7 +39,10 @@ type op struct {
 }
 
 // tx is what a change does its work with.
-type tx struct{ w *writer }
+type tx struct {
+	w     *writer
+	wrote bool
+}
 
 func newWriter(conn *sql.Conn) *writer {
 	w := &writer{conn: conn, stmts: map[string]*sql.Stmt{}, ops: make(chan *op, groupMost),
@@ -97,46 +101,57 @@ func (w *writer) run() {
 	}
 }
 
-// commit runs a group's changes in one transaction. One that fails is undone alone; if
-// the storage fails, all of them are.
+// commit runs a group's changes in one transaction. If the storage fails, none is made. If
+// one fails by itself after it wrote something, they are all undone and made one by one: that is rare, and
+// a savepoint for each change costs as much as the change.
 func (w *writer) commit(group []*op) {
-	err := w.exec("BEGIN IMMEDIATE")
-	if err == nil {
+	switch err := w.together(group); {
+	case err == errUndone && len(group) > 1:
 		for _, o := range group {
-			if err = w.one(o); err != nil {
-				break
-			}
+			w.commit([]*op{o})
 		}
-		if err == nil {
-			err = w.exec("COMMIT")
-		}
-		if err != nil {
-			// SQLite may have rolled back by itself: then this fails, and is no matter.
-			_ = w.exec("ROLLBACK")
+		return
+	case err != nil && err != errUndone:
+		for _, o := range group {
+			o.err = explain(err)
 		}
 	}
 	for _, o := range group {
-		if err != nil {
-			o.err = explain(err)
-		}
 		close(o.done)
 	}
 }
 
-// one runs a change in the transaction. Its error is the transaction's, not the change's.
-func (w *writer) one(o *op) error {
-	if err := w.exec("SAVEPOINT one"); err != nil {
+// errUndone: a change failed by itself, and with it the transaction.
+var errUndone = errors.New("a change is undone")
+
+// together makes a transaction of a group's changes. Its error is of all of them.
+func (w *writer) together(group []*op) error {
+	err := w.exec("BEGIN IMMEDIATE")
+	if err != nil {
 		return err
 	}
-	if o.err = o.do(&tx{w}); o.err != nil {
-		if storage(o.err) {
-			return o.err
+	for _, o := range group {
+		t := &tx{w: w}
+		if o.err = o.do(t); o.err == nil {
+			continue
 		}
-		if err := w.exec("ROLLBACK TO one"); err != nil {
-			return err
+		if err = o.err; !storage(err) {
+			if err = nil; t.wrote {
+				err = errUndone
+			}
+		}
+		if err != nil {
+			break
 		}
 	}
-	return w.exec("RELEASE one")
+	if err == nil {
+		err = w.exec("COMMIT")
+	}
+	if err != nil {
+		// SQLite may have rolled back by itself: then this fails, and is no matter.
+		_ = w.exec("ROLLBACK")
+	}
+	return err
 }
 
 // close ends the goroutine after the group it is at.
@@ -180,7 +195,9 @@ func (t *tx) Exec(query string, args ...any) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return r.RowsAffected()
+	n, err := r.RowsAffected()
+	t.wrote = t.wrote || n > 0
+	return n, err
 }
 
 func (t *tx) Query(query string, args ...any) (*sql.Rows, error) {
@@ -188,6 +205,7 @@ func (t *tx) Query(query string, args ...any) (*sql.Rows, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.wrote = t.wrote || !strings.HasPrefix(query, "SELECT")
 	return s.Query(args...)
 }
 

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/batch"
 	"headgate/batch/files"
+	"headgate/batch/postgres"
 	"headgate/batch/relayed"
 	"headgate/batch/sqlite"
 	"headgate/config"
@@ -34,9 +36,9 @@ func openBatches(c *config.Batch, pools func() []*relay.Pool, log *slog.Logger, 
 	if err != nil {
 		return nil, fmt.Errorf("batch.dir: %w", err)
 	}
-	store, err := sqlite.Open(context.Background(), c.Path())
+	store, err := openBatchStore(c)
 	if err != nil {
-		return nil, fmt.Errorf("batch.database: %w", err)
+		return nil, err
 	}
 	b := &batches{store: store, ended: make(chan struct{})}
 	wc := batch.Default()
@@ -52,6 +54,25 @@ func openBatches(c *config.Batch, pools func() []*relay.Pool, log *slog.Logger, 
 		MinWindow: c.MinWindow, MaxWindow: c.MaxWindow, Class: c.Class,
 	})
 	return b, nil
+}
+
+func openBatchStore(c *config.Batch) (batch.Store, error) {
+	if c.PostgresEnv == "" {
+		s, err := sqlite.Open(context.Background(), c.Path())
+		if err != nil {
+			return nil, fmt.Errorf("batch.database: %w", err)
+		}
+		return s, nil
+	}
+	dsn := os.Getenv(c.PostgresEnv)
+	if dsn == "" {
+		return nil, fmt.Errorf("batch.postgres_env: variable %s is empty or not set: allowed is the URL of a PostgreSQL database", c.PostgresEnv)
+	}
+	s, err := postgres.Open(context.Background(), dsn)
+	if err != nil {
+		return nil, fmt.Errorf("batch.postgres_env: %w", err)
+	}
+	return s, nil
 }
 
 // start has what there is worked at until stop.
