@@ -394,8 +394,8 @@ func TestBatchSurvives(t *testing.T) {
 	b := api.until(id, hasEnded)
 	output := api.get("/v1/files/" + b.Get("output_file_id").Str + "/content")
 	all := ids(t, output)
-	if b.Get("status").Str != "completed" || len(all) != n || len(slices.Compact(all)) != n || b.Get("error_file_id").Type != gjson.Null {
-		t.Errorf("%d lines, %d of them different: %s", len(ids(t, output)), len(slices.Compact(all)), b)
+	if lines := len(all); b.Get("status").Str != "completed" || lines != n || len(slices.Compact(all)) != n || b.Get("error_file_id").Type != gjson.Null {
+		t.Errorf("%d lines: %s", lines, b)
 	}
 	if !strings.HasPrefix(output, seen) {
 		t.Error("the file does not begin with what was seen while it ran")
@@ -422,6 +422,31 @@ func TestBatchStops(t *testing.T) {
 	}
 	if b := api.until(id, hasEnded); b.Get("status").Str != "cancelled" || b.Get("request_counts.failed").Int()+b.Get("request_counts.completed").Int() != 40 {
 		t.Errorf("%s", b)
+	}
+}
+
+// TestBatchReplicas: several replicas with one database and one folder have the same
+// files and batches. One that is killed is taken over from, and each request has one line.
+func TestBatchReplicas(t *testing.T) {
+	t.Setenv("HEADGATE_E2E_POSTGRES", headgate.StartPostgres(t))
+	k, dir := newKeys(t), t.TempDir()
+	replica := func() *headgate.Gateway {
+		e := headgate.StartEngine(t, "--speed", "0.1")
+		return headgate.Start(t, strings.Replace(batchConfig(k, dir, e.URL), "batch: {", "batch: {postgres_env: HEADGATE_E2E_POSTGRES, ", 1)).AwaitReady()
+	}
+	a, b := replica(), replica()
+	atA, atB := &batchAPI{t, a.URL, k.jobs}, &batchAPI{t, b.URL, k.jobs}
+	const n = 100
+	id := atB.create(atA.upload(chatLines("headgate-simulated-m1", n, 40)))
+	for _, g := range []*headgate.Gateway{a, b} {
+		g.AwaitPool("it runs items", func(s *admission.Snapshot) bool { return s.Used.Slots > 0 })
+	}
+	atA.until(id, func(b gjson.Result) bool { return b.Get("request_counts.completed").Int() > 10 })
+	b.Kill()
+	done := atA.until(id, hasEnded)
+	all := ids(t, atA.get("/v1/files/"+done.Get("output_file_id").Str+"/content"))
+	if lines := len(all); done.Get("status").Str != "completed" || lines != n || len(slices.Compact(all)) != n {
+		t.Errorf("%d lines: %s", lines, done)
 	}
 }
 

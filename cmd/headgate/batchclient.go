@@ -29,7 +29,7 @@ type batchClient struct {
 
 const (
 	// batchTries is how often what may be repeated is asked for.
-	batchTries  = 6
+	batchTries  = 10
 	batchPause  = 500 * time.Millisecond
 	longestWait = 30 * time.Second
 	// batchStall is how long a server may send nothing of a file.

@@ -30,9 +30,16 @@ type process struct {
 // start runs headgate with args until the test ends.
 func start(t testing.TB, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(Binary(t), args...), out: newOutput(), exited: make(chan struct{})}
+	cmd := exec.Command(Binary(t), args...)
+	cmd.SysProcAttr = endsWithParent()
+	return startCommand(t, cmd)
+}
+
+// startCommand runs a command until the test ends.
+func startCommand(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, out: newOutput(), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out.writer(), p.out.writer()
-	p.cmd.SysProcAttr = endsWithParent()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("headgate: %v", err)
 	}
@@ -45,7 +52,7 @@ func start(t testing.TB, args ...string) *process {
 		p.Terminate()
 		p.Wait()
 		if t.Failed() {
-			t.Logf("headgate %v said:\n%s", args, p.out)
+			t.Logf("headgate %v said:\n%s", cmd.Args[1:], p.out)
 		}
 	})
 	return p
