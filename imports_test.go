@@ -29,6 +29,7 @@ const module = "headgate"
 // its own, or from its own top folder. A new folder takes its place here.
 var layers = [][]string{
 	{"cmd", "e2e"},
+	{"advise"},
 	{"bench", "config", "gateway", "prove"},
 	{"batch"},
 	{"probe", "relay", "sim"},

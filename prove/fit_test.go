@@ -46,7 +46,7 @@ func TestSteps(t *testing.T) {
 		}
 		n := rapid.IntRange(1, 7).Draw(t, "blocks")
 		for k, have := range blocks(spans, n, 20*time.Second) {
-			want, _ := overlap(spans, edge(k, n, 20*time.Second), edge(k+1, n, 20*time.Second))
+			want, _ := overlap(spans, BlockEdge(k, n, 20*time.Second), BlockEdge(k+1, n, 20*time.Second))
 			if math.Abs(have-want) > 1e-6 {
 				t.Fatalf("block %d of %d: %v, want %v", k, n, have, want)
 			}
