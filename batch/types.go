@@ -49,6 +49,8 @@ type Batch struct {
 	Endpoint string // /v1/chat/completions, /v1/completions, /v1/responses or /v1/embeddings
 	Window   time.Duration
 	Metadata map[string]string
+	// KeepOutput is how long its output and error files are kept; 0: as long as any.
+	KeepOutput time.Duration
 
 	Input  string // the file it was made of
 	Output string // "" until there is one: no item succeeded, or they are not written yet
@@ -177,4 +179,6 @@ var (
 	ErrState = errors.New("not in this state")
 	// ErrFenced: the claim is not the worker's any more. What it did is not written.
 	ErrFenced = errors.New("the claim is over")
+	// ErrFull: there is no room left.
+	ErrFull = errors.New("the disk of the batch store is full")
 )

@@ -132,7 +132,7 @@ func (s *store) create(tenant, id string) {
 }
 
 func newBatch(tenant, id, input string) *batch.Batch {
-	return &batch.Batch{ID: id, Tenant: tenant, Key: "key-" + tenant, Class: "batch", Endpoint: "/v1/chat/completions", Window: 1000 * time.Second,
+	return &batch.Batch{ID: id, Tenant: tenant, Key: "key-" + tenant, Class: "batch", Endpoint: "/v1/chat/completions", Window: 1000 * time.Second, KeepOutput: 2 * time.Hour,
 		Metadata: map[string]string{"of": tenant}, Input: input, Created: at(0), Expires: at(1000)}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
+	"headgate/batch"
 	"headgate/batch/rows"
 )
 
@@ -169,7 +170,7 @@ func explain(err error) error {
 	case errors.As(err, &e):
 		switch {
 		case e.Code == "53100":
-			return fmt.Errorf("the disk of the batch store is full, nothing was changed: %w", err)
+			return fmt.Errorf("%w, nothing was changed: %w", batch.ErrFull, err)
 		case e.Code == "25006":
 			return fmt.Errorf("the batch store can't be written, nothing was changed: %w", err)
 		case e.Code == "53300":

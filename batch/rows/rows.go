@@ -25,6 +25,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -278,20 +279,20 @@ func (s *Store) Strays(ctx context.Context, ids []string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(known, id) }), nil
 }
 
-const batchColumns = `id, tenant, key, class, endpoint, time_window, metadata, input, output, error, status, errors, total, completed, failed,
+const batchColumns = `id, tenant, key, class, endpoint, time_window, keep_output, metadata, input, output, error, status, errors, total, completed, failed,
 	prompt_tokens, output_tokens, wasted_tokens, created_at, started_at, expires_at, finalizing_at, completed_at, failed_at, expired_at,
 	cancelling_at, cancelled_at`
 
 func scanBatch(scan func(...any) error) (*batch.Batch, error) {
 	b, c := new(batch.Batch), new(batch.Counts)
-	var window int64
+	var window, keep int64
 	var metadata, problems string
-	if err := scan(&b.ID, &b.Tenant, &b.Key, &b.Class, &b.Endpoint, &window, &metadata, &b.Input, &b.Output, &b.Error, &b.Status, &problems,
+	if err := scan(&b.ID, &b.Tenant, &b.Key, &b.Class, &b.Endpoint, &window, &keep, &metadata, &b.Input, &b.Output, &b.Error, &b.Status, &problems,
 		&c.Total, &c.Completed, &c.Failed, &c.Prompt, &c.Output, &c.Wasted, stamp{&b.Created}, stamp{&b.Started}, stamp{&b.Expires},
 		stamp{&b.FinalizingAt}, stamp{&b.CompletedAt}, stamp{&b.FailedAt}, stamp{&b.ExpiredAt}, stamp{&b.CancellingAt}, stamp{&b.CancelledAt}); err != nil {
 		return nil, err
 	}
-	b.Counts, b.Window = *c, time.Duration(window)*time.Microsecond
+	b.Counts, b.Window, b.KeepOutput = *c, time.Duration(window)*time.Microsecond, time.Duration(keep)*time.Microsecond
 	for text, to := range map[string]any{metadata: &b.Metadata, problems: &b.Errors} {
 		if text != "" {
 			if err := json.Unmarshal([]byte(text), to); err != nil {
@@ -326,9 +327,9 @@ func (s *Store) CreateBatch(ctx context.Context, b *batch.Batch) error {
 		if !there {
 			return fmt.Errorf("file %s: %w", b.Input, batch.ErrNotFound)
 		}
-		n, err := t.Exec(`INSERT INTO batches (id, tenant, key, class, endpoint, time_window, metadata, input, status, created_at, expires_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			b.ID, b.Tenant, b.Key, b.Class, b.Endpoint, b.Window.Microseconds(), metadata, b.Input, string(batch.Validating), micros(b.Created), micros(b.Expires))
+		n, err := t.Exec(`INSERT INTO batches (id, tenant, key, class, endpoint, time_window, keep_output, metadata, input, status, created_at, expires_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			b.ID, b.Tenant, b.Key, b.Class, b.Endpoint, b.Window.Microseconds(), b.KeepOutput.Microseconds(), metadata, b.Input, string(batch.Validating), micros(b.Created), micros(b.Expires))
 		if err == nil && n == 0 {
 			err = fmt.Errorf("batch %s: %w: it exists", b.ID, batch.ErrState)
 		}
@@ -523,7 +524,9 @@ func (s *Store) Waiting(ctx context.Context, now time.Time) ([]batch.Waiting, er
 
 // sweep makes items ready whose lease is over.
 func (t *tx) sweep(now time.Time) error {
-	rows, err := t.Query("SELECT n FROM workers WHERE until <= ?", micros(now))
+	// A worker's row is locked before its items are looked for: it might be coming back at
+	// this moment, and what it claims then must not belong to a row that is deleted.
+	rows, err := t.Query("SELECT n FROM workers WHERE until <= ?"+t.db.Passing(), micros(now))
 	over, err := all(rows, err, scanInt)
 	if err != nil {
 		return err
@@ -644,6 +647,27 @@ func (v *saving) batch(id string) (*row, *tally, error) {
 	return b, v.sums[b], nil
 }
 
+// lock locks all batches that are written to in one order, so that two changes don't wait
+// for each other.
+func (v *saving) lock(cs []batch.Checkpoint, rs []batch.Retry, os []batch.Outcome) error {
+	ids := map[string]bool{}
+	for _, c := range cs {
+		ids[c.Batch] = true
+	}
+	for _, r := range rs {
+		ids[r.Batch] = true
+	}
+	for _, o := range os {
+		ids[o.Batch] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		if _, _, err := v.batch(id); err != nil && !errors.Is(err, batch.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
 func (v *saving) done() error {
 	for _, b := range v.rows {
 		c := v.sums[b]
@@ -671,6 +695,9 @@ func (s *Store) Save(ctx context.Context, cs []batch.Checkpoint, rs []batch.Retr
 	err = s.change(ctx, func(t *tx) error {
 		errs = make([]error, 0, len(cs)+len(rs)+len(os))
 		v := &saving{t, map[string]*row{}, map[*row]*tally{}}
+		if err := v.lock(cs, rs, os); err != nil {
+			return err
+		}
 		one := func(id string, line int64, write func(b *row, c *tally, item int64) error) error {
 			b, c, err := v.batch(id)
 			if err == nil {

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -95,7 +96,7 @@ func TestDiskFull(t *testing.T) {
 	for ; err == nil; line += 100 {
 		_, err = s.AddItems(background, "b", someItems(line, 100))
 	}
-	if !strings.Contains(err.Error(), "the disk of the batch store is full, nothing was changed") {
+	if !errors.Is(err, batch.ErrFull) || !strings.Contains(err.Error(), "the disk of the batch store is full, nothing was changed") {
 		t.Fatal(err)
 	}
 	if n := total(t, s); n != int64(line-101) {

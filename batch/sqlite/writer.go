@@ -10,6 +10,7 @@ import (
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
 
+	"headgate/batch"
 	"headgate/batch/rows"
 )
 
@@ -221,7 +222,7 @@ func explain(err error) error {
 	if errors.As(err, &e) {
 		switch e.Code() & 0xff {
 		case codes.SQLITE_FULL:
-			return fmt.Errorf("the disk of the batch store is full, nothing was changed: %w", err)
+			return fmt.Errorf("%w, nothing was changed: %w", batch.ErrFull, err)
 		case codes.SQLITE_BUSY, codes.SQLITE_LOCKED:
 			return fmt.Errorf("another process keeps the batch store locked, nothing was changed: %w", err)
 		case codes.SQLITE_READONLY:

@@ -22,7 +22,8 @@ CREATE TABLE batches (
   key TEXT NOT NULL,
   class TEXT NOT NULL,
   endpoint TEXT NOT NULL,
-  time_window BIGINT NOT NULL, -- microseconds
+  time_window BIGINT NOT NULL, -- microseconds; so is keep_output, 0 where the batch does not say
+  keep_output BIGINT NOT NULL,
   metadata TEXT NOT NULL, -- JSON, '' where there is none; so are errors
   input TEXT NOT NULL,
   output TEXT NOT NULL DEFAULT '',

@@ -22,7 +22,8 @@ CREATE TABLE batches (
   key TEXT NOT NULL,
   class TEXT NOT NULL,
   endpoint TEXT NOT NULL,
-  time_window INTEGER NOT NULL, -- microseconds
+  time_window INTEGER NOT NULL, -- microseconds; so is keep_output, 0 where the batch does not say
+  keep_output INTEGER NOT NULL,
   metadata TEXT NOT NULL, -- JSON, '' where there is none; so are errors
   input TEXT NOT NULL,
   output TEXT NOT NULL DEFAULT '',
