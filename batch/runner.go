@@ -16,7 +16,7 @@ type Runner interface {
 
 // Job is one request of a batch.
 type Job struct {
-	ID       string // unique, of this attempt
+	ID       string // the item's, the same in each attempt
 	Tenant   string
 	Key      string // name of the principal
 	Class    string

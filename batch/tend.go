@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// attended is how many batches are read in, or ended, at the same time.
-	attended = 4
+	// ingesting and concluding are how many batches are read in, and ended, at the same time.
+	ingesting  = 2
+	concluding = 4
 	// lapseMost is how many items lapse in one change.
 	lapseMost = 1000
 	// sweepEvery is how often what is past its time is removed; a content without a row is
@@ -31,7 +32,7 @@ const (
 // cancelled, until ctx ends. What of it takes long has a goroutine.
 func (w *Worker) tends(ctx context.Context) {
 	var mu sync.Mutex
-	busy := map[string]bool{}
+	busy := map[string]Status{} // by batch, what it was
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
 	jobs.Go(func() { w.sweeps(ctx) })
@@ -47,12 +48,25 @@ func (w *Worker) tends(ctx context.Context) {
 		}
 		for _, b := range all {
 			do := w.due(b)
+			if do == nil {
+				continue
+			}
 			mu.Lock()
-			if do == nil || busy[b.ID] || len(busy) >= attended {
+			reading := 0
+			for _, status := range busy {
+				if status == Validating {
+					reading++
+				}
+			}
+			full := len(busy)-reading >= concluding
+			if b.Status == Validating {
+				full = reading >= ingesting // what takes long must not keep others from their end
+			}
+			if _, is := busy[b.ID]; is || full {
 				mu.Unlock()
 				continue
 			}
-			busy[b.ID] = true
+			busy[b.ID] = b.Status
 			mu.Unlock()
 			jobs.Go(func() {
 				again, err := w.alone(ctx, b, do)

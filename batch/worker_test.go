@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tidwall/gjson"
 
 	"headgate/batch"
@@ -820,6 +821,183 @@ func TestSweeps(t *testing.T) {
 		time.Sleep(22 * time.Hour)
 		if _, err := w.store.Batch(background, "t", "b"); !errors.Is(err, batch.ErrNotFound) {
 			t.Errorf("a batch that ended long ago: %v", err)
+		}
+	})
+}
+
+// unsure is a store of which some claims are made, and then said to have failed.
+type unsure struct {
+	batch.Store
+	mu    sync.Mutex
+	every int
+	calls int
+}
+
+func (u *unsure) Claim(ctx context.Context, b, worker string, n int, after uint64, now, until time.Time) ([]batch.Claim, error) {
+	claims, err := u.Store.Claim(ctx, b, worker, n, after, now, until)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.calls++; u.calls%u.every == 0 {
+		return nil, errors.Join(err, errAway)
+	}
+	return claims, err
+}
+
+// TestClaimUnsure: what a claim gave of which nobody heard is not held for ever by a worker that
+// lives on.
+func TestClaimUnsure(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 100, time.Hour)
+		cfg := config("w")
+		cfg.Store = &unsure{Store: w.store, every: 3}
+		e := &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
+			a := answer(j)
+			time.Sleep(time.Second)
+			return a, nil
+		}}
+		_, stop := w.start(cfg, e)
+		w.until("b", batch.Completed)
+		stop()
+		w.whole("b", 100)
+		if n := w.runs(e); n != 100 {
+			t.Errorf("%d items ran, of 100", n)
+		}
+	})
+}
+
+// opened counts contents that are open.
+type opened struct {
+	batch.Files
+	mu         sync.Mutex
+	open, most int
+}
+
+func (o *opened) Open(ctx context.Context, id string) (batch.Content, error) {
+	c, err := o.Files.Open(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	o.add(1)
+	return closing{c, o}, nil
+}
+
+func (o *opened) add(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.open += n
+	o.most = max(o.most, o.open)
+}
+
+type closing struct {
+	batch.Content
+	o *opened
+}
+
+func (c closing) Close() error {
+	c.o.add(-1)
+	return c.Content.Close()
+}
+
+// TestSideBySide: two workers share the items of batches, each of which runs once, and each
+// has an input file open once.
+func TestSideBySide(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for i := range 5 {
+			w.batch(fmt.Sprint("b", i), 60, time.Hour)
+		}
+		e := &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
+			a := answer(j)
+			time.Sleep(time.Second)
+			return a, nil
+		}}
+		var stops []func()
+		var files []*opened
+		for i := range 2 {
+			cfg := config(fmt.Sprint("w", i))
+			cfg.Pace.Concurrency = 8
+			o := &opened{Files: w.files}
+			files, cfg.Files = append(files, o), o
+			_, stop := w.start(cfg, e)
+			stops = append(stops, stop)
+		}
+		for i := range 5 {
+			id := fmt.Sprint("b", i)
+			w.until(id, batch.Completed)
+			w.whole(id, 60)
+		}
+		for _, stop := range stops {
+			stop()
+		}
+		if n := w.runs(e); n != 300 {
+			t.Errorf("%d items ran, of 300", n)
+		}
+		for _, o := range files {
+			if o.open != 0 || o.most > 5+2 { // batches, and those that are read in
+				t.Errorf("%d contents are open at the end, %d were at most", o.open, o.most)
+			}
+		}
+		if took := time.Since(w.begun); took > 30*time.Second {
+			t.Errorf("16 at a time took %s for 300 of a second each", took)
+		}
+	})
+}
+
+// TestMetrics: what operators see of a batch while it runs and once it has ended.
+func TestMetrics(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 6, time.Hour)
+		reg := prometheus.NewRegistry()
+		cfg := config("w")
+		cfg.Metrics = batch.NewMetrics(reg)
+		cfg.Pace = batch.Pace{Concurrency: 2, Ahead: 2, Quantum: 2, Reopen: time.Minute}
+		worker, stop := w.start(cfg, &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
+			a := answer(j)
+			time.Sleep(10 * time.Second)
+			line := gjson.GetBytes(j.Body, "k").Int()
+			a.Loan, a.Wasted = line%2 == 0, 1
+			if line == 1 {
+				a.Status = 400
+			}
+			if line == 2 && n == 1 {
+				a.Status, a.Retry = 500, true
+			}
+			return a, nil
+		}})
+		defer stop()
+		time.Sleep(13 * time.Second)
+		shown := func(want ...string) {
+			t.Helper()
+			families, err := reg.Gather()
+			w.must(err)
+			var have []string
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					value := m.GetCounter().GetValue() + m.GetGauge().GetValue()
+					if value == 0 {
+						continue
+					}
+					var labels []string
+					for _, l := range m.GetLabel() {
+						labels = append(labels, l.GetValue())
+					}
+					if f.GetName() == "headgate_batch_oldest_timestamp_seconds" {
+						value -= float64(w.begun.UnixMilli()) / 1000
+					}
+					have = append(have, fmt.Sprintf("%s %s %g", strings.TrimPrefix(f.GetName(), "headgate_batch_"), strings.Join(labels, " "), value))
+				}
+			}
+			if s, want := strings.Join(have, "\n"), strings.Join(want, "\n"); s != want {
+				t.Errorf("after %s:\n%s\nwant:\n%s", time.Since(w.begun), s, want)
+			}
+		}
+		shown("items batch claimed 2", "items batch ready 3", "items_done_total floor batch failed 1", "items_put_back_total failed batch 1",
+			"oldest_timestamp_seconds batch 0", "output_tokens_total floor batch 2", "unfinished in_progress 1", "wasted_tokens_total batch 1")
+		w.until("b", batch.Completed)
+		time.Sleep(2 * time.Second)
+		shown("items_done_total floor batch completed 2", "items_done_total floor batch failed 1", "items_done_total loan batch completed 3",
+			"items_put_back_total failed batch 1", "output_tokens_total floor batch 6", "output_tokens_total loan batch 6", "wasted_tokens_total batch 6")
+		if have, want := worker.Tenants(), []batch.TenantStatus{{Tenant: "t", Done: 6, Failed: 1, OnLoans: 3, Output: 12, Wasted: 6}}; !slices.Equal(have, want) {
+			t.Errorf("%+v", have)
 		}
 	})
 }

@@ -25,6 +25,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -523,7 +524,9 @@ func (s *Store) Waiting(ctx context.Context, now time.Time) ([]batch.Waiting, er
 
 // sweep makes items ready whose lease is over.
 func (t *tx) sweep(now time.Time) error {
-	rows, err := t.Query("SELECT n FROM workers WHERE until <= ?", micros(now))
+	// A worker's row is locked before its items are looked for: it might be coming back at
+	// this moment, and what it claims then must not belong to a row that is deleted.
+	rows, err := t.Query("SELECT n FROM workers WHERE until <= ?"+t.db.Passing(), micros(now))
 	over, err := all(rows, err, scanInt)
 	if err != nil {
 		return err
@@ -644,6 +647,27 @@ func (v *saving) batch(id string) (*row, *tally, error) {
 	return b, v.sums[b], nil
 }
 
+// lock locks all batches that are written to in one order, so that two changes don't wait
+// for each other.
+func (v *saving) lock(cs []batch.Checkpoint, rs []batch.Retry, os []batch.Outcome) error {
+	ids := map[string]bool{}
+	for _, c := range cs {
+		ids[c.Batch] = true
+	}
+	for _, r := range rs {
+		ids[r.Batch] = true
+	}
+	for _, o := range os {
+		ids[o.Batch] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		if _, _, err := v.batch(id); err != nil && !errors.Is(err, batch.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
 func (v *saving) done() error {
 	for _, b := range v.rows {
 		c := v.sums[b]
@@ -671,6 +695,9 @@ func (s *Store) Save(ctx context.Context, cs []batch.Checkpoint, rs []batch.Retr
 	err = s.change(ctx, func(t *tx) error {
 		errs = make([]error, 0, len(cs)+len(rs)+len(os))
 		v := &saving{t, map[string]*row{}, map[*row]*tally{}}
+		if err := v.lock(cs, rs, os); err != nil {
+			return err
+		}
 		one := func(id string, line int64, write func(b *row, c *tally, item int64) error) error {
 			b, c, err := v.batch(id)
 			if err == nil {
