@@ -256,6 +256,12 @@ func (p *Pool) modelsLocked() []Model {
 			add(i, a.Name)
 		}
 	})
+	if p.plan != nil {
+		// What is told here has to hold in whichever profile a request meets.
+		for k := range models {
+			models[k].MaxContext = int(p.plan.contract.Guarantee())
+		}
+	}
 	return models
 }
 
@@ -273,6 +279,9 @@ func (p *Pool) problemsLocked() (all []string) {
 		if now := p.switches[s]; now.On {
 			all = append(all, fmt.Sprintf("pool %s: switch %s is %s", p.cfg.Name, s, now.word()))
 		}
+	}
+	if p.plan != nil && p.plan.amiss != nil && p.engines[0].state != admission.Ready {
+		all = append(all, fmt.Sprintf("pool %s: engine %s: %v", p.cfg.Name, p.live().Engines[0].Name, p.plan.amiss))
 	}
 	for _, a := range p.live().Aliases {
 		if p.noneLocked(p.hasLocked(a.Name)) {

@@ -71,6 +71,10 @@ func (p *Pool) Prepare(next Config) (*Change, error) {
 		c.Discard()
 		return nil, err
 	}
+	if p.plan != nil && (len(c.fresh) > 0 || len(next.Engines) != 1) {
+		c.Discard()
+		return nil, errors.New("an engine that is switched between profiles is replaced with a restart")
+	}
 	if _, err := p.tableLocked(s, func(i int) bool { return i < len(p.engines) && p.engines[i].known && !now.gone[i] }); err != nil && !errors.Is(err, errNoEngine) {
 		c.Discard()
 		return nil, err
@@ -188,6 +192,9 @@ func (c *Change) Commit() error {
 	case p.core != nil:
 		p.why = nil
 		p.applyLocked(t)
+		if err := p.refitLocked(s); err != nil {
+			p.cfg.Log.Error("no table for a profile; requests are still held against the profiles as they were", "pool", p.cfg.Name, "err", err)
+		}
 	}
 	p.modeLocked()
 	for _, i := range c.fresh {
@@ -231,6 +238,11 @@ func (p *Pool) tableLocked(s *settings, open func(i int) bool) (*admission.Table
 	if !slices.ContainsFunc(specs, func(e admission.EngineSpec) bool { return !e.Closed }) {
 		return nil, errNoEngine
 	}
+	return tableOf(s, specs)
+}
+
+// tableOf is the table of settings for engines that are described.
+func tableOf(s *settings, specs []admission.EngineSpec) (*admission.Table, error) {
 	t, err := s.Resolve(specs)
 	if err != nil {
 		return nil, err
