@@ -52,15 +52,15 @@ type profiles struct {
 	exact            bool // it says the same in each
 }
 
-// commands are how an engine listens on a port, deep and broad.
-type commands struct{ deep, broad []string }
+// launches are how an engine listens on a port, deep and broad.
+type launches struct{ deep, broad []string }
 
 const (
 	deepContext, broadContext = 4096, 1024
 	broadSlots                = 4
 )
 
-func newProfiles(t *testing.T, kind, model string, of func(port string) commands) *profiles {
+func newProfiles(t *testing.T, kind, model string, of func(port string) launches) *profiles {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -103,14 +103,14 @@ func newProfiles(t *testing.T, kind, model string, of func(port string) commands
 func TestTenSwitches(t *testing.T) {
 	t.Run("headgate", func(t *testing.T) {
 		binary := headgate.Binary(t)
-		p := newProfiles(t, "vllm", "simulated", func(port string) commands {
+		p := newProfiles(t, "vllm", "simulated", func(port string) launches {
 			engine := func(slots, context int) []string {
 				return []string{
-					binary, "engine", "--listen", "127.0.0.1:" + port, "--served-model-name", "simulated", "--speed", "0.2", "--enable-prefix-caching",
+					binary, "engine", "--listen", "127.0.0.1:" + port, "--served-model-name", "simulated", "--speed", "0.05", "--enable-prefix-caching",
 					"--max-num-seqs", strconv.Itoa(slots), "--max-model-len", strconv.Itoa(context), "--num-gpu-blocks", strconv.Itoa(1 + slots*context/16),
 				}
 			}
-			return commands{deep: engine(1, deepContext), broad: engine(broadSlots, broadContext)}
+			return launches{deep: engine(1, deepContext), broad: engine(broadSlots, broadContext)}
 		})
 		p.exact = true
 		tenSwitches(t, p)
@@ -124,14 +124,14 @@ func TestTenSwitches(t *testing.T) {
 		if err := gguf.WriteFile(model, gguf.Options{Layers: 4, Width: 256, Exact: true}); err != nil {
 			t.Fatal(err)
 		}
-		tenSwitches(t, newProfiles(t, "llamacpp", "random-llama", func(port string) commands {
+		tenSwitches(t, newProfiles(t, "llamacpp", "random-llama", func(port string) launches {
 			server := func(slots, context int) []string {
 				return []string{
 					binary, "--host", "127.0.0.1", "--port", port, "--model", model, "--alias", "random-llama", "--threads", "1", "--metrics",
 					"--parallel", strconv.Itoa(slots), "--ctx-size", strconv.Itoa(slots * context),
 				}
 			}
-			return commands{deep: server(1, deepContext), broad: server(broadSlots, broadContext)}
+			return launches{deep: server(1, deepContext), broad: server(broadSlots, broadContext)}
 		}))
 	})
 }

@@ -127,7 +127,6 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 		return admission.Down
 	}
 	if err := p.profiledLocked(&caps); err != nil {
-		p.cfg.Log.Warn("the engine is not in its profile", "pool", p.cfg.Name, "engine", e.Name, "err", err)
 		return admission.Loading
 	}
 	same := s.known && sameCapacity(&s.caps, &caps)

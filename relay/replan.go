@@ -407,10 +407,14 @@ func fitProfile(q *replan.Profile, caps *engine.Capabilities) error {
 			most = max(most, m.MaxContext)
 		}
 	}
+	pool := caps.KVTokens
+	if caps.Kind == engine.LlamaCpp && caps.Slots > 1 {
+		pool = 0 // it does not say whether it divides its KV among the slots
+	}
 	for _, n := range []struct {
 		what       string
 		says, want int64
-	}{{"slots", int64(caps.Slots), int64(q.Slots)}, {"KV tokens", int64(caps.KVTokens), q.KVTokens}, {"tokens of context", int64(most), contextOf(q)}} {
+	}{{"slots", int64(caps.Slots), int64(q.Slots)}, {"KV tokens", int64(pool), q.KVTokens}, {"tokens of context", int64(most), contextOf(q)}} {
 		if n.says > 0 && n.says < n.want {
 			return fmt.Errorf("it has %d %s, and profile %s has %d", n.says, n.what, q.Name, n.want)
 		}
@@ -458,6 +462,9 @@ func (p *Pool) profiledLocked(caps *engine.Capabilities) error {
 	default:
 		at = pl.planner.Profile()
 		err = fitProfile(&pl.cfg.Profiles[at], caps)
+	}
+	if err != nil && (pl.amiss == nil || pl.amiss.Error() != err.Error()) {
+		p.cfg.Log.Warn("the engine is not in its profile", "pool", p.cfg.Name, "engine", p.live().Engines[0].Name, "err", err)
 	}
 	if pl.amiss = err; err != nil {
 		return err
