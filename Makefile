@@ -48,7 +48,7 @@ race: setup
 	go test -race -json $(SHELLS) | $(TESTLOG)
 
 e2e: setup build
-	go test -count=1 -json ./e2e/... | $(TESTLOG)
+	go test -count=1 -timeout 20m -json ./e2e/... | $(TESTLOG)
 
 e2e-engine: setup
 	go test -count=1 -json -run '^TestEngine' ./e2e | $(TESTLOG)

@@ -29,8 +29,10 @@ const module = "headgate"
 // its own, or from its own top folder. A new folder takes its place here.
 var layers = [][]string{
 	{"cmd", "e2e"},
+	{"advise"},
 	{"bench", "config", "gateway", "prove"},
-	{"relay", "sim"},
+	{"batch"},
+	{"probe", "relay", "sim"},
 	{"control", "engine", "journal", "replan"},
 	{"admission", "identity", "simengine", "telemetry"},
 	{"kv", "occupancy", "stats", "trace", "wire"},

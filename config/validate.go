@@ -246,6 +246,16 @@ func (c *Config) Unset(getenv func(string) string) []Problem {
 			}
 		}
 	}
+	for i := range c.Pools {
+		if c.Pools[i].Replan == nil {
+			continue
+		}
+		for j, q := range c.Pools[i].Replan.Profiles {
+			if q.Switch != nil && q.Switch.KeyEnv != "" && getenv(q.Switch.KeyEnv) == "" {
+				l.warn(fmt.Sprintf("pools[%d].replan.profiles[%d].switch.key_env", i, j), "the variable is not set here, and serve does not start without it")
+			}
+		}
+	}
 	if c.Control != nil && c.Control.PasswordEnv != "" && getenv(c.Control.PasswordEnv) == "" {
 		l.warn("control.password_env", "the variable is not set here, and serve does not start without it")
 	}

@@ -115,7 +115,7 @@ func (f *forwarding) send(ctx context.Context, g *headgate.Gateway, key, path st
 	f.t.Helper()
 	res, err := request(ctx, g.URL+path, key, body, header...)
 	if err != nil {
-		f.t.Fatal(err)
+		f.t.Fatalf("%v; what was admitted: %s", err, g.Shown("/debug/admission"))
 	}
 	return res
 }

@@ -266,7 +266,7 @@ func (c *computer) types() error {
 		if t != "" {
 			e, ok := elements[t]
 			if !ok {
-				return e, fmt.Errorf("cache type %q is not known: allowed are auto, %s", t, elementNames)
+				return e, fmt.Errorf("cache type %q is not known: allowed are auto, %s", t, CacheTypes)
 			}
 			c.found(what, e.name, "as the flags say")
 			return e, nil
@@ -277,7 +277,7 @@ func (c *computer) types() error {
 		case c.m.KVDType != "" && c.e.Name != LlamaServer:
 			return model, fmt.Errorf("cache type is auto, and the checkpoint has a wish of its own (%s): say the cache type", c.m.KVDType)
 		case !known:
-			return model, fmt.Errorf("cache type is auto, and the model's dtype is %q: say the cache type, one of %s", c.m.DType, elementNames)
+			return model, fmt.Errorf("cache type is auto, and the model's dtype is %q: say the cache type, one of %s", c.m.DType, CacheTypes)
 		case model.name == "f32" && c.e.Name != LlamaServer:
 			return model, fmt.Errorf("cache type is auto, and the model's dtype is float32, which engines do not serve in: say the cache type")
 		}

@@ -197,7 +197,7 @@ func ReadEngine(name, line string) (*Engine, error) {
 	}
 	for _, t := range []string{e.KeyType, e.ValueType, e.ConvType, e.StateType} {
 		if _, ok := elements[t]; t != "" && t != "auto" && !ok && p.err == nil {
-			p.err = fmt.Errorf("cache type %q is not known: allowed are auto, %s", t, elementNames)
+			p.err = fmt.Errorf("cache type %q is not known: allowed are auto, %s", t, CacheTypes)
 		}
 	}
 	if p.err != nil {

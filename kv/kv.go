@@ -119,7 +119,18 @@ var elements = map[string]element{
 	"fp8_ds_mla": {"fp8_ds_mla", 576, 656},
 }
 
-const elementNames = "f32, f16, bf16, fp8 (fp8_e4m3, fp8_e5m2), int8, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl and fp8_ds_mla"
+// Bits is how many bits a number takes in a cache of a type, with its share of what is
+// stored beside it, and false for a type that is not known.
+func Bits(cacheType string) (float64, bool) {
+	e, ok := elements[cacheType]
+	if !ok {
+		return 0, false
+	}
+	return 8 * float64(e.bytes) / float64(e.block), true
+}
+
+// CacheTypes names the types that are known.
+const CacheTypes = "f32, f16, bf16, fp8 (fp8_e4m3, fp8_e5m2), int8, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl and fp8_ds_mla"
 
 // storage is how a model's caches are stored.
 type storage struct {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"headgate/prove/provetest"
 )
 
 // TestSolve: planted figures are found, whichever of them are 0, and none is below 0
@@ -24,17 +26,17 @@ func TestSolve(t *testing.T) {
 			planted[0] = 1
 		}
 		noisy := rapid.Bool().Draw(t, "noisy")
-		chance := noise(rapid.Uint64Range(1, math.MaxUint64).Draw(t, "seed"))
+		chance := provetest.Noise(rapid.Uint64Range(1, math.MaxUint64).Draw(t, "seed"))
 		var f fitting
 		for range 60 {
 			x := make([]float64, n)
 			y := 0.0
 			for k := range x {
-				x[k] = 0.5 + 10*chance.next()
+				x[k] = 0.5 + 10*chance.Next()
 				y += x[k] * planted[k]
 			}
 			if noisy {
-				y = 0.1 + 10*chance.next()
+				y = 0.1 + 10*chance.Next()
 			}
 			f.add(y, x...)
 		}
@@ -103,7 +105,7 @@ func TestSteps(t *testing.T) {
 		}
 		n := rapid.IntRange(1, 7).Draw(t, "blocks")
 		for k, have := range blocks(spans, n, 20*time.Second) {
-			want, _ := overlap(spans, edge(k, n, 20*time.Second), edge(k+1, n, 20*time.Second))
+			want, _ := overlap(spans, BlockEdge(k, n, 20*time.Second), BlockEdge(k+1, n, 20*time.Second))
 			if math.Abs(have-want) > 1e-6 {
 				t.Fatalf("block %d of %d: %v, want %v", k, n, have, want)
 			}

@@ -7,28 +7,33 @@ import (
 
 // Markdown is the page for a reader of text. It has no picture.
 func (rep *Report) Markdown() []byte {
+	return Markdown("What could be lent, and what it costs", rep.Answer, rep.sections())
+}
+
+// Markdown writes a page of sections; what is said first stands in bold under its title.
+func Markdown(title string, first []string, sections []Section) []byte {
 	var b strings.Builder
-	b.WriteString("# What could be lent, and what it costs\n")
-	for _, l := range rep.Answer {
+	fmt.Fprintf(&b, "# %s\n", escaped(title))
+	for _, l := range first {
 		fmt.Fprintf(&b, "\n**%s**\n", escaped(l))
 	}
-	for _, s := range rep.sections() {
+	for _, s := range sections {
 		if s.figure != "" {
 			continue
 		}
-		fmt.Fprintf(&b, "\n## %s\n", s.title)
-		if s.lead != "" {
-			fmt.Fprintf(&b, "\n%s\n", escaped(s.lead))
+		fmt.Fprintf(&b, "\n## %s\n", s.Title)
+		if s.Lead != "" {
+			fmt.Fprintf(&b, "\n%s\n", escaped(s.Lead))
 		}
-		if s.rows != nil {
+		if s.Rows != nil {
 			b.WriteByte('\n')
-			row(&b, s.head)
-			b.WriteString(strings.Repeat("|---", len(s.head)) + "|\n")
-			for _, r := range s.rows {
+			row(&b, s.Head)
+			b.WriteString(strings.Repeat("|---", len(s.Head)) + "|\n")
+			for _, r := range s.Rows {
 				row(&b, r)
 			}
 		}
-		for i, l := range s.list {
+		for i, l := range s.List {
 			if i == 0 {
 				b.WriteByte('\n')
 			}
@@ -89,20 +94,20 @@ func (rep *Report) HTML() []byte {
 	}
 	b.WriteString("</div>\n")
 	for _, s := range rep.sections() {
-		fmt.Fprintf(&b, "<section>\n<h2>%s</h2>\n", entities(s.title))
-		if s.lead != "" {
-			fmt.Fprintf(&b, "<p class=\"lead\">%s</p>\n", entities(s.lead))
+		fmt.Fprintf(&b, "<section>\n<h2>%s</h2>\n", entities(s.Title))
+		if s.Lead != "" {
+			fmt.Fprintf(&b, "<p class=\"lead\">%s</p>\n", entities(s.Lead))
 		}
 		if s.figure != "" {
 			fmt.Fprintf(&b, "<div class=\"scroll\">%s</div>\n", s.figure)
 		}
-		if s.rows != nil {
+		if s.Rows != nil {
 			b.WriteString("<div class=\"scroll\"><table>\n<thead><tr>")
-			for _, h := range s.head {
+			for _, h := range s.Head {
 				fmt.Fprintf(&b, "<th>%s</th>", entities(h))
 			}
 			b.WriteString("</tr></thead>\n<tbody>\n")
-			for _, r := range s.rows {
+			for _, r := range s.Rows {
 				b.WriteString("<tr>")
 				for _, c := range r {
 					fmt.Fprintf(&b, "<td>%s</td>", entities(c))
@@ -111,9 +116,9 @@ func (rep *Report) HTML() []byte {
 			}
 			b.WriteString("</tbody>\n</table></div>\n")
 		}
-		if len(s.list) > 0 {
+		if len(s.List) > 0 {
 			b.WriteString("<ul>\n")
-			for _, l := range s.list {
+			for _, l := range s.List {
 				fmt.Fprintf(&b, "<li>%s</li>\n", entities(l))
 			}
 			b.WriteString("</ul>\n")
@@ -160,9 +165,9 @@ func (rep *Report) svg() string {
 	}
 	if len(rep.Blocks) > 0 {
 		first := rep.Blocks[0].Start
-		text(left, top+height+18, "start", "faint", clockTime(first))
+		text(left, top+height+18, "start", "faint", ClockTime(first))
 		last := &rep.Blocks[len(rep.Blocks)-1]
-		text(left+width, top+height+18, "end", "faint", clockTime(last.Start))
+		text(left+width, top+height+18, "end", "faint", ClockTime(last.Start))
 	}
 	b.WriteString(`</svg>`)
 	return b.String()

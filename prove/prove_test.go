@@ -5,11 +5,9 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,14 +17,13 @@ import (
 
 	"headgate/admission"
 	"headgate/journal"
+	"headgate/prove/provetest"
 	"headgate/sim"
 	"headgate/simengine"
 	"headgate/trace"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite goldens")
-
-var day = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 
 // engineOf is what the tests' journals are of: the M1 model, faster.
 func engineOf(speed float64) simengine.Config {
@@ -45,69 +42,14 @@ func policy(t testing.TB, e simengine.Config) *sim.Policy {
 	return &sim.Policy{Table: a.Table, Priority: a.Priority}
 }
 
-// written is a journal of requests that were served in virtual time, as a gateway would
-// have written it.
+// written is a journal of requests that were served in virtual time.
 func written(t testing.TB, entries []trace.Entry, arm *sim.Arm, length time.Duration, limits admission.Objective) []journal.Event {
 	t.Helper()
-	run, err := sim.Simulate(&trace.Trace{Entries: entries}, arm)
+	all, err := provetest.Journal(entries, arm, length, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []journal.Event
-	add := func(at time.Duration, e journal.Event) {
-		e.Mono, e.TS = int64(at), day.Add(at)
-		if e.Kind != journal.Started && e.Kind != journal.Stopped {
-			e.Pool = "main"
-		}
-		all = append(all, e)
-	}
-	add(0, journal.Event{Kind: journal.Started})
-	for i := range run.Records {
-		r := &run.Records[i]
-		e := journal.Event{Request: r.ID, Class: r.Class, Tenant: "t", API: "chat", PromptTokens: int64(r.PromptTokens)}
-		is := func(kind journal.Kind) journal.Event { e.Kind = kind; return e }
-		arrived := is(journal.Arrived)
-		arrived.TTFTLimitNS, arrived.TPOTLimitNS, arrived.E2ELimitNS = int64(limits.First), int64(limits.Token), int64(limits.Whole)
-		if r.MaxTokens > 0 {
-			arrived.Declared, arrived.MaxTokens = true, int64(r.MaxTokens)
-		}
-		add(r.Arrival, arrived)
-		if r.Outcome == sim.Rejected {
-			rejected := is(journal.Rejected)
-			rejected.Cause = r.Cause
-			add(r.Arrival, rejected)
-			continue
-		}
-		admitted, sent := is(journal.Admitted), is(journal.Dispatched)
-		admitted.Shadow = arm.Table == nil
-		sent.Engine = "gpu0"
-		add(r.Admitted, admitted)
-		add(r.Admitted, sent)
-		if r.First >= 0 {
-			add(r.First, is(journal.FirstToken))
-		}
-		finished := is(journal.Finished)
-		finished.OutputTokens, finished.Cause = int64(r.Tokens), admission.CauseFinished.String()
-		add(r.Done, finished)
-	}
-	slices.SortStableFunc(all, func(a, b journal.Event) int { return int(max(min(a.Mono-b.Mono, 1), -1)) })
-	add(max(length, time.Duration(all[len(all)-1].Mono)), journal.Event{Kind: journal.Stopped})
-	for i := range all {
-		all[i].Seq = uint64(i + 1)
-	}
 	return all
-}
-
-func lines(t testing.TB, events []journal.Event) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	for i := range events {
-		if err := enc.Encode(&events[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return b.Bytes()
 }
 
 func file(t testing.TB, name string, content []byte) string {
@@ -132,36 +74,6 @@ func squeezed(t testing.TB, content []byte) []byte {
 	return b.Bytes()
 }
 
-// noise is a small generator, so that the tests' days need no source of chance.
-type noise uint64
-
-func (n *noise) next() float64 {
-	*n ^= *n << 13
-	*n ^= *n >> 7
-	*n ^= *n << 17
-	return float64(*n>>11) / (1 << 53)
-}
-
-// aDay is chats that come in waves, and some batch.
-func aDay(seed uint64, length time.Duration, perSecond float64, batch bool) []trace.Entry {
-	n := noise(seed*2654435761 + 88172645463325252)
-	var all []trace.Entry
-	at := 0.0
-	for {
-		wave := 1 + 0.9*math.Sin(2*math.Pi*at/length.Seconds()-math.Pi/2)
-		at += -math.Log(1-n.next()) / perSecond / max(wave, 0.05)
-		arrival := time.Duration(at*1e6).Truncate(1) * time.Microsecond
-		if arrival >= length {
-			return all
-		}
-		e := trace.Entry{ID: fmt.Sprintf("r%d", len(all)), Class: trace.Interactive, Arrival: arrival, PromptTokens: 50 + int(900*n.next()*n.next()), Output: 10 + int(150*n.next())}
-		if batch && n.next() < 0.1 {
-			e.Class, e.PromptTokens, e.Output = trace.Batch, 1200+int(800*n.next()), 100
-		}
-		all = append(all, e)
-	}
-}
-
 func plan(t testing.TB, r *Recording, e simengine.Config) *Plan {
 	return &Plan{
 		Recording: r, Engine: e, ModelGiven: true, GPUs: 1, Proposed: policy(t, e), PresentWords: "as it came", ProposedWords: "the default policy",
@@ -183,14 +95,14 @@ func TestReplayIsTheRecording(t *testing.T) {
 		enforced := rapid.Bool().Draw(rt, "enforced")
 		rate := rapid.Float64Range(0.2, 2).Draw(rt, "rate")
 		e := engineOf(0.2)
-		entries := aDay(seed, 10*time.Minute, max(rate, 0.5), true)
+		entries := provetest.Day(seed, 10*time.Minute, max(rate, 0.5), true)
 		limits := admission.Objective{First: 500 * time.Millisecond, Whole: 4 * time.Second, Token: 60 * time.Millisecond}
 		arm := observedArm(e)
 		if enforced {
 			p := policy(t, e)
 			arm.Table = p.Table
 		}
-		r, err := Record(Source{Files: []string{file(t, "j.jsonl", lines(t, written(t, entries, arm, 10*time.Minute, limits)))}})
+		r, err := Record(Source{Files: []string{file(t, "j.jsonl", provetest.Lines(written(t, entries, arm, 10*time.Minute, limits)))}})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -231,8 +143,8 @@ func TestReplayIsTheRecording(t *testing.T) {
 func TestPage(t *testing.T) {
 	e := engineOf(0.2)
 	limits := admission.Objective{First: 2 * time.Second, Whole: 6 * time.Second}
-	entries := aDay(3, 2*time.Hour, 0.5, true)
-	r, err := Record(Source{Files: []string{file(t, "j.jsonl", lines(t, written(t, entries, observedArm(e), 2*time.Hour, limits)))}})
+	entries := provetest.Day(3, 2*time.Hour, 0.5, true)
+	r, err := Record(Source{Files: []string{file(t, "j.jsonl", provetest.Lines(written(t, entries, observedArm(e), 2*time.Hour, limits)))}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +202,7 @@ func TestFit(t *testing.T) {
 	for _, speed := range []float64{0.1, 0.3} {
 		e := engineOf(speed)
 		limits := admission.Objective{First: time.Second, Whole: 6 * time.Second}
-		r, err := Record(Source{Files: []string{file(t, "j.jsonl", lines(t, written(t, aDay(7, time.Hour, 0.08/speed, true), observedArm(e), time.Hour, limits)))}})
+		r, err := Record(Source{Files: []string{file(t, "j.jsonl", provetest.Lines(written(t, provetest.Day(7, time.Hour, 0.08/speed, true), observedArm(e), time.Hour, limits)))}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,13 +233,13 @@ func TestPlanRefused(t *testing.T) {
 	e := engineOf(0.1)
 	limits := admission.Objective{First: time.Second}
 	made := func(events []journal.Event) *Recording {
-		r, err := Record(Source{Files: []string{file(t, "j.jsonl", lines(t, events))}})
+		r, err := Record(Source{Files: []string{file(t, "j.jsonl", provetest.Lines(events))}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	whole := written(t, aDay(5, 10*time.Minute, 0.5, true), observedArm(e), 10*time.Minute, limits)
+	whole := written(t, provetest.Day(5, 10*time.Minute, 0.5, true), observedArm(e), 10*time.Minute, limits)
 	for _, tt := range []struct {
 		name   string
 		events []journal.Event
@@ -335,7 +247,7 @@ func TestPlanRefused(t *testing.T) {
 		want   string
 	}{
 		{"too short", whole[:400], func(*Plan) {}, "needed are at least 100, better a whole day"},
-		{"no objective", written(t, aDay(5, 10*time.Minute, 0.5, true), observedArm(e), 10*time.Minute, admission.Objective{}), func(p *Plan) { p.Proposed.Table.Classes[0].Objective = admission.Objective{} }, "give --ttft or --e2e, or an objective in the policy"},
+		{"no objective", written(t, provetest.Day(5, 10*time.Minute, 0.5, true), observedArm(e), 10*time.Minute, admission.Objective{}), func(p *Plan) { p.Proposed.Table.Classes[0].Objective = admission.Objective{} }, "give --ttft or --e2e, or an objective in the policy"},
 		{"another class", whole, func(p *Plan) { p.Proposed.Table.Classes[0].Name = "chat" }, `of class "interactive", which the proposed policy does not have`},
 		{"too long", whole, func(p *Plan) { p.Batch.Prompt, p.Engine.MaxModelLen = 1300, 1400 }, "the engine's longest sequence is 1400"},
 		{"no block", whole, func(p *Plan) { p.Block = 0 }, "--block is 0s"},
@@ -358,7 +270,7 @@ func TestPlanRefused(t *testing.T) {
 // TestFewBlocks: with too few blocks there is no interval, and the page says so.
 func TestFewBlocks(t *testing.T) {
 	e := engineOf(0.1)
-	r, err := Record(Source{Files: []string{file(t, "j.jsonl", lines(t, tenMinutes(t)))}})
+	r, err := Record(Source{Files: []string{file(t, "j.jsonl", provetest.Lines(tenMinutes(t)))}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +290,7 @@ func TestDistrusted(t *testing.T) {
 	rep := &Report{Recording: Summary{Requests: 90, Prompt: 100, Cached: 30, Refused: map[string]int{"queue_full": 10}}}
 	late := 3.0
 	rep.Check = Check{Scored: 100, OnTimeRecorded: 90, OnTimeReplayed: 93, TTFT: TimeError{P95RecordedS: 1, P95ReplayedS: &late}, E2E: TimeError{MedianError: 0.3, MedianErrorMS: 400, P95RecordedS: 1}}
-	rep.distrust()
+	rep.Distrust = Distrust(&rep.Check, &rep.Recording)
 	want := []string{"has 93 % on time, the journal 90 %", "first token is 1.00 s in the journal and 3.00 s", "whole answer is off by 30 %", "whole answer is 1.00 s in the journal and never", "30 % of the prompts' tokens", "10 of 100 requests could not be replayed"}
 	if len(rep.Distrust) != len(want) {
 		t.Fatalf("%q", rep.Distrust)

@@ -25,6 +25,8 @@ import (
 type Request struct {
 	trace.Entry
 	Tenant     string
+	Principal  string
+	Model      string        // as configured
 	Engine     string        // that served it last
 	Dispatched time.Duration // to the engine, first
 	First      time.Duration // token
@@ -328,7 +330,7 @@ func (p *pool) event(e *journal.Event, at time.Time, inside bool) {
 			return
 		}
 		l = &life{arrived: at, generates: e.API != wire.Embeddings.String()}
-		l.r.ID, l.r.Class, l.r.Tenant, l.r.Stream = e.Request, e.Class, e.Tenant, e.Stream
+		l.r.ID, l.r.Class, l.r.Tenant, l.r.Principal, l.r.Model, l.r.Stream = e.Request, e.Class, e.Tenant, e.Principal, e.Model, e.Stream
 		l.r.PromptTokens = int(e.PromptTokens)
 		if e.Declared {
 			l.r.MaxTokens = int(e.MaxTokens)

@@ -11,16 +11,17 @@ import (
 
 	"headgate/admission"
 	"headgate/journal"
+	"headgate/prove/provetest"
 )
 
 // tenMinutes is a journal that is whole.
 func tenMinutes(t testing.TB) []journal.Event {
-	return written(t, aDay(5, 10*time.Minute, 0.5, true), observedArm(engineOf(0.1)), 10*time.Minute, admission.Objective{First: time.Second})
+	return written(t, provetest.Day(5, 10*time.Minute, 0.5, true), observedArm(engineOf(0.1)), 10*time.Minute, admission.Objective{First: time.Second})
 }
 
 // TestRotated: files in any order, compressed or not, are the whole journal.
 func TestRotated(t *testing.T) {
-	whole := lines(t, tenMinutes(t))
+	whole := provetest.Lines(tenMinutes(t))
 	want, err := Record(Source{Files: []string{file(t, "j.jsonl", whole)}})
 	if err != nil {
 		t.Fatal(err)
@@ -64,8 +65,8 @@ func TestRotated(t *testing.T) {
 
 // TestSpan: --from and --to choose requests by their arrival.
 func TestSpan(t *testing.T) {
-	path := file(t, "j.jsonl", lines(t, tenMinutes(t)))
-	from, to := day.Add(2*time.Minute), day.Add(8*time.Minute)
+	path := file(t, "j.jsonl", provetest.Lines(tenMinutes(t)))
+	from, to := provetest.Start.Add(2*time.Minute), provetest.Start.Add(8*time.Minute)
 	r, err := Record(Source{Files: []string{path}, From: from, To: to})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func TestSpan(t *testing.T) {
 		t.Errorf("from %v, %v long", r.Start, r.Length)
 	}
 	n := 0
-	for _, e := range aDay(5, 10*time.Minute, 0.5, true) {
+	for _, e := range provetest.Day(5, 10*time.Minute, 0.5, true) {
 		n += one(e.Arrival >= 2*time.Minute && e.Arrival < 8*time.Minute)
 	}
 	if got := len(r.Requests) + r.Unfinished; got != n {
@@ -139,7 +140,7 @@ func TestRefused(t *testing.T) {
 		{"another engine", func(e []journal.Event) []journal.Event { return e }, Source{Engine: "odd"}, `--engine-name is "odd": the engines of pool main that served requests are gpu0`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.source.Files = []string{file(t, "j.jsonl", lines(t, tt.break_(tenMinutes(t))))}
+			tt.source.Files = []string{file(t, "j.jsonl", provetest.Lines(tt.break_(tenMinutes(t))))}
 			_, err := Record(tt.source)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("want %q, got %v", tt.want, err)
@@ -147,13 +148,13 @@ func TestRefused(t *testing.T) {
 		})
 	}
 	// A line that is torn in the middle is a gap; outside of the span it is none.
-	all := bytes.SplitAfter(lines(t, tenMinutes(t)), []byte("\n"))
+	all := bytes.SplitAfter(provetest.Lines(tenMinutes(t)), []byte("\n"))
 	torn := bytes.Join(append(append(slices.Clone(all[:300]), all[300][:40], []byte("\n"), []byte(`{"seq":302,"ts":"2026-03-02T00:02:00Z","mono_ns":120000000000,"kind":"dropped","count":1}`+"\n")), all[302:]...), nil)
 	path := file(t, "torn.jsonl", torn)
 	if _, err := Record(Source{Files: []string{path}}); err == nil || !strings.Contains(err.Error(), "a line is torn between") {
 		t.Errorf("torn: %v", err)
 	}
-	if _, err := Record(Source{Files: []string{path}, From: day.Add(3 * time.Minute)}); err != nil {
+	if _, err := Record(Source{Files: []string{path}, From: provetest.Start.Add(3 * time.Minute)}); err != nil {
 		t.Errorf("torn before the span: %v", err)
 	}
 	if _, err := Record(Source{}); err == nil {
@@ -171,7 +172,7 @@ func TestStopped(t *testing.T) {
 	e = slices.Insert(e, 300,
 		journal.Event{Seq: 301, TS: at.TS, Mono: at.Mono, Kind: journal.Stopped},
 		journal.Event{Seq: 1, TS: at.TS.Add(time.Millisecond), Mono: at.Mono + 1e6, Kind: journal.Started})
-	r, err := Record(Source{Files: []string{file(t, "j.jsonl", lines(t, e))}})
+	r, err := Record(Source{Files: []string{file(t, "j.jsonl", provetest.Lines(e))}})
 	if err != nil {
 		t.Fatal(err)
 	}

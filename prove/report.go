@@ -157,7 +157,9 @@ type Assumptions struct {
 	Assumed   []string `json:"assumed"`
 }
 
-func summary(r *Recording, tooLong int) Summary {
+// Summary sums the recording up.
+func (t *Traffic) Summary() Summary {
+	r, tooLong := t.recording, t.Skipped
 	s := Summary{
 		Pool: r.Pool, Start: r.Start, LengthS: r.Length.Seconds(), Observed: r.Observed, Requests: len(r.Requests) - tooLong, ByClass: map[string]int{},
 		Refused: r.Refused, Before: r.Before, Unfinished: r.Unfinished, Uncounted: r.Uncounted, TooLong: tooLong,
@@ -188,7 +190,7 @@ func (rep *Report) find(name string) *Replay {
 	return nil
 }
 
-func (rep *Report) capacity(lent *side, hours func(float64) float64, length time.Duration) {
+func (rep *Report) capacity(lent *Side, hours func(float64) float64, length time.Duration) {
 	c := &rep.Capacity
 	all, loans := overlap(lent.lent, 0, length)
 	c.LentHours, c.LoanHours = hours(all), hours(loans)
@@ -197,7 +199,7 @@ func (rep *Report) capacity(lent *side, hours func(float64) float64, length time
 	for i := range rep.Blocks {
 		values[i] = rep.Blocks[i].LentHours
 	}
-	c.Interval = interval(values, "lent hours")
+	c.Interval = SumInterval(values, "lent hours")
 }
 
 func (rep *Report) onTime(offered int) {
@@ -211,7 +213,7 @@ func (rep *Report) onTime(offered int) {
 		values[i] = float64(b.OnTimeProposed-b.OnTimePresent) / float64(offered)
 		o.Differing += one(values[i] != 0)
 	}
-	o.Interval = interval(values, "requests on time")
+	o.Interval = SumInterval(values, "requests on time")
 	rep.Verdict = stats.Inconclusive
 	switch i := o.Interval; {
 	case i.Low == nil || len(rep.Distrust) > 0:
@@ -224,7 +226,7 @@ func (rep *Report) onTime(offered int) {
 
 // hours finds the spans that stand out: hours of the clock, or blocks where the recording is
 // too short for those.
-func (rep *Report) hours(v *prover, present, lent *side, hours func(float64) float64) {
+func (rep *Report) hours(v *prover, present, lent *Side, hours func(float64) float64) {
 	r := v.Recording
 	width := time.Hour
 	first := r.Start.Truncate(time.Hour).Sub(r.Start)
@@ -240,12 +242,12 @@ func (rep *Report) hours(v *prover, present, lent *side, hours func(float64) flo
 		own, _ := overlap(present.own, from, to)
 		spans[k] = Span{Start: r.Start.Add(from), Seconds: (to - from).Seconds(), LentHours: hours(all), UsedHours: hours(own)}
 	}
-	for i, q := range v.kept {
-		if v.scored[i] {
+	for i, q := range v.Requests {
+		if v.Scored[i] {
 			s := &spans[min(int((q.Arrival-first)/width), n-1)]
 			s.Offered++
-			s.OnTimePresent += one(present.onTime[i])
-			s.OnTimeProposed += one(lent.onTime[i])
+			s.OnTimePresent += one(present.OnTime[i])
+			s.OnTimeProposed += one(lent.OnTime[i])
 		}
 	}
 	for k := range spans {
@@ -273,13 +275,13 @@ const (
 	mostMissing   = 0.02 // of the requests
 )
 
-// distrust collects why the numbers are not to be believed.
-func (rep *Report) distrust() {
-	c := &rep.Check
-	say := func(format string, args ...any) { rep.Distrust = append(rep.Distrust, fmt.Sprintf(format, args...)) }
+// Distrust is why a replay is not to be believed, empty if it is.
+func Distrust(c *Check, s *Summary) []string {
+	all := []string{}
+	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if c.Scored > 0 {
 		if off := math.Abs(float64(c.OnTimeReplayed-c.OnTimeRecorded)) / float64(c.Scored); off > mostOnTimeOff {
-			say("the replay of the present has %s on time, the journal %s: allowed is a difference of %s points", percent(float64(c.OnTimeReplayed)/float64(c.Scored)), percent(float64(c.OnTimeRecorded)/float64(c.Scored)), points(mostOnTimeOff))
+			say("the replay of the present has %s on time, the journal %s: allowed is a difference of %s points", Percent(float64(c.OnTimeReplayed)/float64(c.Scored)), Percent(float64(c.OnTimeRecorded)/float64(c.Scored)), Points(mostOnTimeOff))
 		}
 	}
 	for _, t := range []struct {
@@ -287,21 +289,21 @@ func (rep *Report) distrust() {
 		TimeError
 	}{{"time to the first token", c.TTFT}, {"time to the whole answer", c.E2E}} {
 		if t.MedianError > mostMedianOff && t.MedianErrorMS > leastOffMS {
-			say("the replayed %s is off by %s in the middle: allowed is %s", t.name, percent(t.MedianError), percent(mostMedianOff))
+			say("the replayed %s is off by %s in the middle: allowed is %s", t.name, Percent(t.MedianError), Percent(mostMedianOff))
 		}
 		if a := t.P95RecordedS; a > 0 && (t.P95ReplayedS == nil || math.Abs(*t.P95ReplayedS-a)*1e3 > leastOffMS && (*t.P95ReplayedS > a*mostTailOff || *t.P95ReplayedS < a/mostTailOff)) {
-			say("the 95th percentile of the %s is %s in the journal and %s in the replay: allowed is a factor of %.1f", t.name, secs(&a), secs(t.P95ReplayedS), mostTailOff)
+			say("the 95th percentile of the %s is %s in the journal and %s in the replay: allowed is a factor of %.1f", t.name, Seconds(&a), Seconds(t.P95ReplayedS), mostTailOff)
 		}
 	}
-	s := &rep.Recording
 	if s.Prompt > 0 && float64(s.Cached)/float64(s.Prompt) > mostCached {
-		say("%s of the prompts' tokens were found in the engine's cache, which the replay computes: allowed is %s", percent(float64(s.Cached)/float64(s.Prompt)), percent(mostCached))
+		say("%s of the prompts' tokens were found in the engine's cache, which the replay computes: allowed is %s", Percent(float64(s.Cached)/float64(s.Prompt)), Percent(mostCached))
 	}
 	missing := s.Before + s.Unfinished + s.Uncounted + s.TooLong
 	for _, n := range s.Refused {
 		missing += n
 	}
 	if all := s.Requests + missing; float64(missing)/float64(all) > mostMissing {
-		say("%d of %d requests could not be replayed (refused, under way at an end of the journal, without tokens, or too long): allowed is %s", missing, all, percent(mostMissing))
+		say("%d of %d requests could not be replayed (refused, under way at an end of the journal, without tokens, or too long): allowed is %s", missing, all, Percent(mostMissing))
 	}
+	return all
 }

@@ -12,19 +12,22 @@ import (
 	"headgate/stats"
 )
 
-func percent(share float64) string { return fmt.Sprintf("%.3g %%", 100*share) }
+// Percent is a share in percent.
+func Percent(share float64) string { return fmt.Sprintf("%.3g %%", 100*share) }
 
-// points is a share as percentage points.
-func points(share float64) string { return fmt.Sprintf("%.2f", 100*share) }
+// Points is a share as percentage points.
+func Points(share float64) string { return fmt.Sprintf("%.2f", 100*share) }
 
-func signedPoints(share float64) string {
+// SignedPoints is a change of a share, with its sign.
+func SignedPoints(share float64) string {
 	if math.Abs(share) < 5e-5 {
 		return "0.00"
 	}
 	return fmt.Sprintf("%+.2f", 100*share)
 }
 
-func secs(v *float64) string {
+// Seconds is a time, which may never have come.
+func Seconds(v *float64) string {
 	switch {
 	case v == nil:
 		return "never"
@@ -36,10 +39,11 @@ func secs(v *float64) string {
 
 func gpuHours(h float64) string { return fmt.Sprintf("%.3g", h) }
 
-func clockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+// ClockTime is a time of day.
+func ClockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// length is a duration without the units that are 0.
-func length(seconds float64) string {
+// Length is a duration without the units that are 0.
+func Length(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {
 	case d < 10*time.Second:
@@ -52,12 +56,12 @@ func length(seconds float64) string {
 	return d.Round(time.Second).String()
 }
 
-// in is an interval in words.
-func (i Interval) in(write func(float64) string) string {
+// In is an interval in words.
+func (i Interval) In(write func(float64) string) string {
 	if i.Low == nil {
 		return i.Why
 	}
-	return fmt.Sprintf("%.0f %% interval %s to %s", 100*level, write(*i.Low), write(*i.High))
+	return fmt.Sprintf("%.0f %% interval %s to %s", 100*Level, write(*i.Low), write(*i.High))
 }
 
 // words writes the page's sentences.
@@ -67,8 +71,8 @@ func (rep *Report) words(v *prover) {
 		rep.Answer = append(rep.Answer, "The numbers on this page are not to be trusted: "+strings.Join(rep.Distrust, "; ")+".")
 	}
 	rep.Answer = append(rep.Answer,
-		fmt.Sprintf("%s GPU-hours of %s could be lent to batch (%s). The recorded requests themselves use %s.", gpuHours(c.LentHours), gpuHours(c.Hours), c.Interval.in(gpuHours), gpuHours(c.UsedHours)),
-		fmt.Sprintf("%s of %d requests are on time with it, %s without: a change of %s points (%s).", percent(o.Proposed), o.Offered, percent(o.Present), signedPoints(o.Change), o.Interval.in(signedPoints)),
+		fmt.Sprintf("%s GPU-hours of %s could be lent to batch (%s). The recorded requests themselves use %s.", gpuHours(c.LentHours), gpuHours(c.Hours), c.Interval.In(gpuHours), gpuHours(c.UsedHours)),
+		fmt.Sprintf("%s of %d requests are on time with it, %s without: a change of %s points (%s).", Percent(o.Proposed), o.Offered, Percent(o.Present), SignedPoints(o.Change), o.Interval.In(SignedPoints)),
 		rep.verdictWords(),
 	)
 	rep.Assumptions.Present, rep.Assumptions.Proposed = v.PresentWords, v.ProposedWords
@@ -77,7 +81,7 @@ func (rep *Report) words(v *prover) {
 }
 
 func (rep *Report) verdictWords() string {
-	margin := points(rep.Margin) + " points"
+	margin := Points(rep.Margin) + " points"
 	n := len(rep.Blocks)
 	switch {
 	case len(rep.Distrust) > 0:
@@ -88,7 +92,7 @@ func (rep *Report) verdictWords() string {
 		return "Whether it does harm beyond the margin of " + margin + " could not be told."
 	case rep.OnTime.Differing == 0:
 		// An interval of nothing but zeros says nothing; the rule of three does.
-		return fmt.Sprintf("No harm: not one of %d blocks has fewer or more on time. That is also seen in one run of twenty if %s of such blocks differ.", n, percent(3/float64(n)))
+		return fmt.Sprintf("No harm: not one of %d blocks has fewer or more on time. That is also seen in one run of twenty if %s of such blocks differ.", n, Percent(3/float64(n)))
 	}
 	return "No harm beyond the margin of " + margin + "."
 }
@@ -129,7 +133,7 @@ func (rep *Report) assumed(v *prover) {
 	say("The recorded requests come when they came, whatever happens to them: nobody leaves sooner, or asks again, because an answer was late.")
 	s := &rep.Recording
 	if s.Cached > 0 {
-		say("Prompts are computed whole: the engine found %s of their tokens in its cache.", percent(float64(s.Cached)/float64(max(s.Prompt, 1))))
+		say("Prompts are computed whole: the engine found %s of their tokens in its cache.", Percent(float64(s.Cached)/float64(max(s.Prompt, 1))))
 	}
 	if s.Left > 0 {
 		say("%d requests whose clients left are load until then, and count neither as on time nor as late.", s.Left)
@@ -144,7 +148,7 @@ func (rep *Report) assumed(v *prover) {
 		say("%d requests are left out: %d were under way when the journal begins and %d when it ends, %d have no tokens, %d are longer than the engine takes.", n, s.Before, s.Unfinished, s.Uncounted, s.TooLong)
 	}
 	if s.Restarts > 0 {
-		say("The gateway was started again %d times and was away for %s, in which nothing came.", s.Restarts, length(s.DownS))
+		say("The gateway was started again %d times and was away for %s, in which nothing came.", s.Restarts, Length(s.DownS))
 	}
 	if s.EngineOut > 0 {
 		say("The engine was not ready %d times; in the replay it always is.", s.EngineOut)
@@ -161,7 +165,7 @@ func (rep *Report) falsify(v *prover) {
 		say("Another day's journal gives less than %s GPU-hours by the same command, or more than %s.", gpuHours(*i.Low), gpuHours(*i.High))
 	}
 	if i := rep.OnTime.Interval; i.Low != nil {
-		say("With the policy in force and batch waiting, the share on time in headgate_objectives_total falls by more than %s points.", points(math.Max(-*i.Low, 0)))
+		say("With the policy in force and batch waiting, the share on time in headgate_objectives_total falls by more than %s points.", Points(math.Max(-*i.Low, 0)))
 	} else {
 		say("With the policy in force and batch waiting, the share on time in headgate_objectives_total falls at all.")
 	}
@@ -170,17 +174,18 @@ func (rep *Report) falsify(v *prover) {
 	say("Batch's real prompts are longer than those above: a step with a long prompt holds up all others.")
 }
 
-// section is a part of the page.
-type section struct {
-	title  string
-	lead   string
-	head   []string
-	rows   [][]string
-	list   []string
+// Section is a part of a page.
+type Section struct {
+	Title string
+	Lead  string
+	Head  []string // of the table, if there are rows
+	Rows  [][]string
+	List  []string
+
 	figure string // SVG, of HTML only
 }
 
-func (rep *Report) sections() []section {
+func (rep *Report) sections() []Section {
 	s := &rep.Recording
 	mode := "enforced"
 	if s.Observed {
@@ -190,38 +195,38 @@ func (rep *Report) sections() []section {
 	for _, c := range slices.Sorted(maps.Keys(s.ByClass)) {
 		classes = append(classes, fmt.Sprintf("%d %s", s.ByClass[c], c))
 	}
-	all := []section{{
-		title: "What was replayed",
-		lead: fmt.Sprintf("Pool %s, engine %s, which %s: %d requests (%s) in %s from %s; %d tokens of prompts, %d of output.",
-			s.Pool, s.Engine, mode, s.Requests, strings.Join(classes, ", "), length(s.LengthS), clockTime(s.Start), s.Prompt, s.Output),
-		list: []string{"Present: " + rep.Assumptions.Present + ".", "Proposed: " + rep.Assumptions.Proposed + "."},
+	all := []Section{{
+		Title: "What was replayed",
+		Lead: fmt.Sprintf("Pool %s, engine %s, which %s: %d requests (%s) in %s from %s; %d tokens of prompts, %d of output.",
+			s.Pool, s.Engine, mode, s.Requests, strings.Join(classes, ", "), Length(s.LengthS), ClockTime(s.Start), s.Prompt, s.Output),
+		List: []string{"Present: " + rep.Assumptions.Present + ".", "Proposed: " + rep.Assumptions.Proposed + "."},
 	}}
-	replays := section{
-		title: "The replays",
-		lead:  "The same requests, served in each way. Times are of the requests that have an objective; lent is what the batch client had, in GPU-hours.",
-		head:  []string{"replay", "on time", "first token p95", "answer p95", "refused", "lent", "of it loans", "batch done", "batch tokens, prompt + output", "computed again", "reclaims"},
+	replays := Section{
+		Title: "The replays",
+		Lead:  "The same requests, served in each way. Times are of the requests that have an objective; lent is what the batch client had, in GPU-hours.",
+		Head:  []string{"replay", "on time", "first token p95", "answer p95", "refused", "lent", "of it loans", "batch done", "batch tokens, prompt + output", "computed again", "reclaims"},
 	}
 	for i := range rep.Replays {
 		r := &rep.Replays[i]
-		row := []string{r.Name, fmt.Sprintf("%d of %d", r.OnTime, r.Offered), secs(r.TTFTP95), secs(r.E2EP95), fmt.Sprint(r.Refused)}
+		row := []string{r.Name, fmt.Sprintf("%d of %d", r.OnTime, r.Offered), Seconds(r.TTFTP95), Seconds(r.E2EP95), fmt.Sprint(r.Refused)}
 		if strings.HasSuffix(r.Name, "batch") {
 			row = append(row, gpuHours(r.LentHours), gpuHours(r.LoanHours), fmt.Sprint(r.BatchDone), fmt.Sprintf("%d + %d", r.BatchPrompt, r.BatchOutput), fmt.Sprint(r.Recomputed), fmt.Sprint(r.Reclaims))
 		} else {
 			row = append(row, "", "", "", "", "", "")
 		}
-		replays.rows = append(replays.rows, row)
-		replays.list = append(replays.list, r.Name+": "+r.About+".")
+		replays.Rows = append(replays.Rows, row)
+		replays.List = append(replays.List, r.Name+": "+r.About+".")
 	}
 	c := &rep.Check
 	half := ""
 	if c.HeldOut {
 		half = ", of the half that the step times were not fitted to"
 	}
-	check := section{
-		title: "Is the replay like the day?",
-		lead: fmt.Sprintf("The replay of the present against the journal, request by request: %d with an objective%s. On time: %d in the journal, %d in the replay; for %d the two agree.",
+	check := Section{
+		Title: "Is the replay like the day?",
+		Lead: fmt.Sprintf("The replay of the present against the journal, request by request: %d with an objective%s. On time: %d in the journal, %d in the replay; for %d the two agree.",
 			c.Scored, half, c.OnTimeRecorded, c.OnTimeReplayed, c.Agree),
-		head: []string{"", "error of one request, median", "p90", "p50, journal", "replay", "p95, journal", "replay"},
+		Head: []string{"", "error of one request, median", "p90", "p50, journal", "replay", "p95, journal", "replay"},
 	}
 	for _, t := range []struct {
 		name string
@@ -232,32 +237,32 @@ func (rep *Report) sections() []section {
 		}
 		p90 := "never"
 		if t.P90Error != nil {
-			p90 = percent(*t.P90Error)
+			p90 = Percent(*t.P90Error)
 		}
-		check.rows = append(check.rows, []string{t.name, percent(t.MedianError), p90, secs(&t.P50RecordedS), secs(t.P50ReplayedS), secs(&t.P95RecordedS), secs(t.P95ReplayedS)})
+		check.Rows = append(check.Rows, []string{t.name, Percent(t.MedianError), p90, Seconds(&t.P50RecordedS), Seconds(t.P50ReplayedS), Seconds(&t.P95RecordedS), Seconds(t.P95ReplayedS)})
 	}
-	check.list = rep.Distrust
-	worst := section{title: "Where it is worst"}
+	check.List = rep.Distrust
+	worst := Section{Title: "Where it is worst"}
 	span := func(what string, s *Span) {
-		worst.list = append(worst.list, fmt.Sprintf("%s: the %s from %s. On time %d of %d, at present %d; %s GPU-hours lent, %s used by the recorded requests.",
-			what, length(s.Seconds), clockTime(s.Start), s.OnTimeProposed, s.Offered, s.OnTimePresent, gpuHours(s.LentHours), gpuHours(s.UsedHours)))
+		worst.List = append(worst.List, fmt.Sprintf("%s: the %s from %s. On time %d of %d, at present %d; %s GPU-hours lent, %s used by the recorded requests.",
+			what, Length(s.Seconds), ClockTime(s.Start), s.OnTimeProposed, s.Offered, s.OnTimePresent, gpuHours(s.LentHours), gpuHours(s.UsedHours)))
 	}
 	if rep.WorstSpan != nil {
 		span("Most requests lost", rep.WorstSpan)
 	} else {
-		worst.list = append(worst.list, "In no hour are fewer requests on time than at present.")
+		worst.List = append(worst.List, "In no hour are fewer requests on time than at present.")
 	}
 	if rep.LeastLent != nil {
 		span("Least lent", rep.LeastLent)
 	}
-	day := section{title: "The day", lead: "By block: what the recorded requests use at present, and what batch gets beside them. A mark is a block in which fewer requests are on time.", figure: rep.svg()}
+	day := Section{Title: "The day", Lead: "By block: what the recorded requests use at present, and what batch gets beside them. A mark is a block in which fewer requests are on time.", figure: rep.svg()}
 	if len(rep.Blocks) > 1 {
 		all = append(all, day)
 	}
 	return append(all, replays, check, worst,
-		section{title: "What was probed", list: rep.Assumptions.Probed},
-		section{title: "What was assumed", list: rep.Assumptions.Assumed},
-		section{title: "What would show it to be wrong", list: rep.Falsify},
-		section{title: "How sure it is", lead: fmt.Sprintf("Intervals are of %d blocks of %s: how far other days of such blocks would be off (BCa bootstrap of the mean block). They do not hold the model's error, for which see the comparison with the journal, nor a day of another kind.", len(rep.Blocks), length(rep.Blocks[0].Seconds))},
+		Section{Title: "What was probed", List: rep.Assumptions.Probed},
+		Section{Title: "What was assumed", List: rep.Assumptions.Assumed},
+		Section{Title: "What would show it to be wrong", List: rep.Falsify},
+		Section{Title: "How sure it is", Lead: fmt.Sprintf("Intervals are of %d blocks of %s: how far other days of such blocks would be off (BCa bootstrap of the mean block). They do not hold the model's error, for which see the comparison with the journal, nor a day of another kind.", len(rep.Blocks), Length(rep.Blocks[0].Seconds))},
 	)
 }

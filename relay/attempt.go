@@ -34,6 +34,7 @@ type attempt struct {
 	thread
 	tally
 	outcome
+	checkpoints
 }
 
 // attempt begins one for an admitted request.

@@ -84,6 +84,13 @@ type Call struct {
 	// TTFT and TPOT are limits of the request's own, which the caller has checked that
 	// it may have; 0 is its class's.
 	TTFT, TPOT time.Duration
+	// Kept is what Checkpoint was last given of the answer by an earlier call, in a life of
+	// the process that may be over: the answer goes on from there where the engines still
+	// do so, and otherwise begins. Checkpoint, if it is not nil, is given what has come of the answer,
+	// so many tokens in all, about every 32 and once more when an attempt ends without
+	// its end. It must not block. Both are of answers that are not streamed.
+	Kept       []byte
+	Checkpoint func(kept []byte, tokens int)
 }
 
 // Decision is what admission said about a call that may run.

@@ -49,6 +49,14 @@ func (r *record) shape() admission.Event {
 	if req.Declared {
 		ev.Out = int32(min(req.MaxTokens, 1<<30))
 	}
+	if r.kept != nil {
+		// To the engine it is a part of the prompt.
+		before := int32(r.kept.Before())
+		ev.Prompt += before
+		if req.Declared {
+			ev.Out = max(ev.Out-before, 1)
+		}
+	}
 	// What a client of a stream has seen can't be taken back: the answer must be one
 	// that can be continued. Of any other nothing is seen before its end.
 	if req.Stream && r.from == fromNothing {

@@ -176,11 +176,13 @@ func (p *Pool) takeLocked(i int) bool {
 		p.why = err
 		return false
 	}
-	if err = p.refitLocked(live); err != nil {
+	cores, err := p.coresLocked(live)
+	if err != nil {
 		s.taken, p.why = false, err
 		p.cfg.Log.Error("no table for a profile", "pool", p.cfg.Name, "err", err)
 		return false
 	}
+	p.refitLocked(cores)
 	p.why, s.taken = nil, true
 	for k := range p.engines {
 		p.engines[k].taken = p.engines[k].taken || all && p.engines[k].known

@@ -462,31 +462,37 @@ func (p *Pool) resumesLocked(class admission.Class, req *wire.Request) (model st
 		return "", fromNothing
 	}
 	for _, f := range []from{fromIDs, fromText} {
-		if f == fromText && !req.ContinuesText() {
-			continue
-		}
-		model, able := "", true
-		for i := range p.engines {
-			s := &p.engines[i]
-			if p.live().gone[i] {
-				continue
-			}
-			name, has := p.upstreamLocked(i, req.Model)
-			if model == "" {
-				model = name
-			}
-			if s.known && !has {
-				continue // it is not given the request
-			}
-			_, context := longest(&s.caps, name)
-			able = able && s.known && f.of(&s.caps, req.API) && !p.unableLocked(i, req.API, f) && name == model &&
-				(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || context)
-		}
-		if able && model != "" {
+		if model, able := p.continuesLocked(req, f); able {
 			return model, f
 		}
 	}
 	return "", fromNothing
+}
+
+// continuesLocked tells whether every engine that may be given a resumable request
+// goes on from that, and by what name they know the model.
+func (p *Pool) continuesLocked(req *wire.Request, f from) (model string, able bool) {
+	if f == fromText && !req.ContinuesText() {
+		return "", false
+	}
+	able = true
+	for i := range p.engines {
+		s := &p.engines[i]
+		if p.live().gone[i] {
+			continue
+		}
+		name, has := p.upstreamLocked(i, req.Model)
+		if model == "" {
+			model = name
+		}
+		if s.known && !has {
+			continue // it is not given the request
+		}
+		_, context := longest(&s.caps, name)
+		able = able && s.known && f.of(&s.caps, req.API) && !p.unableLocked(i, req.API, f) && name == model &&
+			(!req.Minds() || s.caps.MinTokens) && (req.Declared || f == fromText || context)
+	}
+	return model, able && model != ""
 }
 
 // mostMissed is for how many answers in a row an engine may fail to give what a

@@ -84,6 +84,9 @@ func (a *attempt) take(d *engine.Delta, stream bool) (over bool, err error) {
 			a.unreadable(err)
 			return true, nil
 		}
+		if a.stitch != nil && a.call.Checkpoint != nil && !d.Done {
+			a.checkpoint(&piece, open)
+		}
 	case d.UsageOnly && !a.call.Request.IncludeUsage:
 		// The gateway asked for it, the client did not.
 	case open && !piece.Text:

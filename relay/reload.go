@@ -79,6 +79,10 @@ func (p *Pool) Prepare(next Config) (*Change, error) {
 		c.Discard()
 		return nil, err
 	}
+	if _, err := p.coresLocked(s); err != nil {
+		c.Discard()
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -155,6 +159,10 @@ func (c *Change) Commit() error {
 	}
 	stays := func(i int) bool { return !s.gone[i] && !slices.Contains(c.fresh, i) }
 	t, err := p.tableLocked(s, func(i int) bool { return stays(i) && p.engines[i].known })
+	cores, unfit := p.coresLocked(s)
+	if unfit != nil {
+		err = unfit
+	}
 	if err != nil && !errors.Is(err, errNoEngine) {
 		p.engines = p.engines[:len(p.live().Engines)]
 		c.Discard()
@@ -191,10 +199,8 @@ func (c *Change) Commit() error {
 		p.waitLocked(s)
 	case p.core != nil:
 		p.why = nil
+		p.refitLocked(cores)
 		p.applyLocked(t)
-		if err := p.refitLocked(s); err != nil {
-			p.cfg.Log.Error("no table for a profile; requests are still held against the profiles as they were", "pool", p.cfg.Name, "err", err)
-		}
 	}
 	p.modeLocked()
 	for _, i := range c.fresh {

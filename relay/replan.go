@@ -135,27 +135,33 @@ func (f *fitter) holds(now admission.Time, class admission.Class, tokens int64, 
 	return fits
 }
 
-// refitLocked makes the cores that tell what each profile holds.
-func (p *Pool) refitLocked(live *settings) error {
+// coresLocked makes the cores that tell what each profile holds under settings. The error
+// says which has no table.
+func (p *Pool) coresLocked(live *settings) (cores []*fitter, err error) {
 	pl := p.plan
 	if pl == nil || !p.engines[0].known {
-		return nil
+		return nil, nil
 	}
-	var cores []*fitter
 	for i := range pl.cfg.Profiles {
 		specs := p.specsLocked(live, func(int) bool { return true })
 		q := &pl.cfg.Profiles[i]
 		specs[0].Slots, specs[0].KV, specs[0].MaxContext = int64(q.Slots), q.KVTokens, q.MaxContext
 		t, err := tableOf(live, specs)
 		if err != nil {
-			return fmt.Errorf("profile %s: %w", q.Name, err)
+			return nil, fmt.Errorf("profile %s: %w", q.Name, err)
 		}
 		t.Rev = 1
 		cores = append(cores, &fitter{core: admission.New(t, 1)})
 	}
-	pl.cores = cores
-	pl.turn++
-	return nil
+	return cores, nil
+}
+
+// refitLocked puts them in use.
+func (p *Pool) refitLocked(cores []*fitter) {
+	if cores != nil {
+		p.plan.cores = cores
+		p.plan.turn++
+	}
 }
 
 // fitsLocked is the set of profiles that hold a request of so many tokens a sequence.
@@ -179,6 +185,9 @@ func (p *Pool) fitsLocked(r *record, tokens int64) replan.Set {
 // one only what is there has to fit.
 func (p *Pool) needLocked(r *record) int64 {
 	need := max(int64(r.prompt), r.plan.came) + 1
+	if !r.ran && r.kept != nil {
+		need += int64(r.kept.Before()) // of an earlier call
+	}
 	if r.ran && !p.plan.cfg.Limits {
 		need = max(need, r.plan.most)
 	}
@@ -229,6 +238,9 @@ func (p *Pool) presentLocked() int64 {
 func (p *Pool) gatesLocked(r *record) bool {
 	if p.plan == nil || p.plan.planner == nil || p.core.shadow != nil {
 		return false
+	}
+	if r.call.Kept != nil && r.kept == nil && !r.ran {
+		p.resumableLocked(r)
 	}
 	fits := p.fitsLocked(r, p.needLocked(r))
 	return fits != 0 && !p.plan.planner.Holds(fits)

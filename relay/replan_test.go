@@ -15,6 +15,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidwall/gjson"
+	"pgregory.net/rapid"
+
 	"headgate/admission"
 	"headgate/engine"
 	"headgate/engine/adapters"
@@ -30,7 +33,8 @@ import (
 // whatever runs on it, and half a second later another listens.
 type profiled struct {
 	*rig
-	log bytes.Buffer
+	log          bytes.Buffer
+	engineConfig engine.Config
 
 	mu    sync.Mutex
 	mem   *enginetest.Listener
@@ -139,6 +143,7 @@ func newProfiled(t *testing.T, change func(*Replan)) *profiled {
 		s.mu.Unlock()
 		return mem.DialContext(ctx, network, addr)
 	}
+	s.engineConfig = ec
 	adapter, err := adapters.New(ec.Kind, ec)
 	if err != nil {
 		t.Fatal(err)
@@ -494,4 +499,109 @@ func TestLimitsOnly(t *testing.T) {
 		s.wantCode(held, "")
 		s.wantProfile("deep")
 	})
+}
+
+// TestReloadOfAPlannedPool: the engine stays the one that is switched, and classes have to
+// fit every profile.
+func TestReloadOfAPlannedPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newProfiled(t, nil)
+		next := s.pool.live().Config
+		c, err := s.pool.Prepare(next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		long := s.ask("interactive", "", 3000, 10, false)
+		pass(10 * time.Second)
+		s.wantCode(long, "")
+
+		other := next
+		other.Engines = slices.Clone(next.Engines)
+		other.Engines[0].Key = "another"
+		other.Engines[0].Open = func() (engine.Adapter, error) { return adapters.New(engine.VLLM, s.engineConfig) }
+		if _, err := s.pool.Prepare(other); err == nil || !strings.Contains(err.Error(), "replaced with a restart") {
+			t.Errorf("another engine: %v", err)
+		}
+		narrow := next
+		narrow.Resolve = func(specs []admission.EngineSpec) (*admission.Table, error) {
+			if specs[0].Slots > 1 {
+				return nil, errors.New("no such floor")
+			}
+			return next.Resolve(specs)
+		}
+		// The engine is deep now, which would fit.
+		if _, err := s.pool.Prepare(narrow); err == nil || !strings.Contains(err.Error(), "profile broad: no such floor") {
+			t.Errorf("classes that do not fit a profile: %v", err)
+		}
+	})
+}
+
+// TestSwitchesUnderLoad: whatever is asked, and wherever the engine is taken meanwhile,
+// every request has its whole answer, no switch cuts one off, and sessions have what they
+// were promised.
+func TestSwitchesUnderLoad(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newProfiled(t, func(c *Replan) {
+				c.Dwell, c.ContentionAfter, c.DrainTimeout = 2*time.Second, 500*time.Millisecond, 3*time.Second
+				c.Home = rapid.IntRange(0, 1).Draw(rt, "home")
+				c.SessionTimeout = 10 * time.Second
+			})
+			var all []*client
+			var tokens []int
+			for range rapid.IntRange(5, 15).Draw(rt, "steps") {
+				switch rapid.IntRange(0, 6).Draw(rt, "what") {
+				case 0:
+					s.wish(rapid.SampledFrom([]string{"deep", "broad", ""}).Draw(rt, "wish"))
+				case 1:
+					s.mu.Lock()
+					s.fail[rapid.SampledFrom([]string{"deep", "broad"}).Draw(rt, "fails")] = 1
+					s.mu.Unlock()
+				default:
+					class := rapid.SampledFrom([]string{"interactive", "batch"}).Draw(rt, "class")
+					session := rapid.SampledFrom([]string{"", "a", "b"}).Draw(rt, "session")
+					want := rapid.SampledFrom([]int64{0, 0, 0, 300, 1000, 4000, -1}).Draw(rt, "context")
+					most := rapid.IntRange(1, 400).Draw(rt, "tokens")
+					all = append(all, s.ask(class, session, want, most, rapid.Bool().Draw(rt, "stream")))
+					tokens = append(tokens, most)
+				}
+				pass(time.Duration(rapid.IntRange(0, 3000).Draw(rt, "then")) * time.Millisecond)
+			}
+			s.wish("")
+			for range 60 {
+				if !slices.ContainsFunc(all, func(c *client) bool { return c.code() == "running" }) {
+					break
+				}
+				pass(10 * time.Second)
+			}
+			for i, c := range all {
+				s.wantCode(c, "")
+				if n := s.tokens(c); n != tokens[i] {
+					t.Errorf("%s: the answer has %d tokens, want %d", c.id, n, tokens[i])
+				}
+			}
+			s.mu.Lock()
+			if s.cut > 0 {
+				t.Errorf("%d requests were cut off by a switch", s.cut)
+			}
+			s.mu.Unlock()
+			s.wantEmpty()
+			if t.Failed() {
+				rt.Logf("%s", s.log.String())
+				rt.Fatalf("it failed")
+			}
+		})
+	})
+}
+
+// tokens counts the words of an answer, which the engine makes of each token.
+func (s *profiled) tokens(c *client) int {
+	text := c.text()
+	if strings.HasPrefix(text, "data:") {
+		return strings.Count(text, `"content":"`) - strings.Count(text, `"content":""`)
+	}
+	return int(gjson.Get(text, "usage.completion_tokens").Int())
 }

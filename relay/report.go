@@ -21,6 +21,9 @@ func (a *attempt) report() (again bool) {
 	if a.confirm == nil {
 		a.flags |= admission.FlagReleased
 	}
+	if a.fresh && a.cause != admission.CauseFinished {
+		a.save()
+	}
 	again = a.tell()
 	a.traced(time.Now())
 	if a.confirm != nil {

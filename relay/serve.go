@@ -130,6 +130,13 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	return r, nil
 }
 
+// resumableLocked tells from what a request is continued, and what there is of its answer.
+func (p *Pool) resumableLocked(r *record) {
+	r.model, r.from = p.resumesLocked(r.class, r.call.Request)
+	r.resumable = r.from != fromNothing
+	p.restoreLocked(r)
+}
+
 // enterLocked gives a request to the core.
 func (p *Pool) enterLocked(r *record) {
 	tenant, ok := p.tenants[r.call.Tenant]
@@ -143,14 +150,13 @@ func (p *Pool) enterLocked(r *record) {
 	p.gens[slot]++
 	r.id = admission.MakeID(p.gens[slot], slot)
 	p.records[slot] = r
-	r.model, r.from = p.resumesLocked(r.class, r.call.Request)
-	r.resumable = r.from != fromNothing
+	p.resumableLocked(r)
 	ev := r.shape()
 	r.whole = ev.Flags&admission.FlagWhole != 0
 	if p.core.shadow != nil {
 		// The shadow knows what could be; but nothing is ended, so nothing is asked for
 		// that it would take to go on.
-		r.model, r.from, r.resumable = "", fromNothing, false
+		r.model, r.from, r.resumable, r.kept, r.collected = "", fromNothing, false, nil, nil
 	}
 	r.mind = p.core
 	r.mind.live++

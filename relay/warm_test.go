@@ -514,24 +514,32 @@ func measureSplit(t *testing.T, seed uint32, split bool, to *splitCost) {
 	pass(time.Minute)
 	s.wantEmpty()
 	to.pieces += s.metric("headgate_pieces_total", "outcome", "finished")
+	for name, n := range map[string]*float64{"prompt_tokens_total": &to.prompts, "generation_tokens_total": &to.outputs, "prefix_cache_hits_total": &to.cached} {
+		*n += s.engineCounts(name)
+	}
+}
+
+// engineCounts is one of the engine's own counters.
+func (s *simulated) engineCounts(name string) float64 {
+	s.t.Helper()
 	res, err := s.direct.Get("http://engine.test/metrics")
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
+	sum := 0.0
 	for line := range strings.Lines(string(text)) {
-		for name, n := range map[string]*float64{"vllm:prompt_tokens_total{": &to.prompts, "vllm:generation_tokens_total{": &to.outputs, "vllm:prefix_cache_hits_total{": &to.cached} {
-			if strings.HasPrefix(line, name) {
-				v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
-				if err != nil {
-					t.Error(err)
-				}
-				*n += v
+		if strings.HasPrefix(line, "vllm:"+name+"{") {
+			v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
+			if err != nil {
+				s.t.Error(err)
 			}
+			sum += v
 		}
 	}
+	return sum
 }

@@ -20,7 +20,7 @@ import (
 // of a machine with nothing else to do, so the tag live asks for it.
 func TestLiveAgreesWithSim(t *testing.T) {
 	const plan = "../../bench/testdata/agreement/plan.yaml"
-	virtual := agreement(t, plan, bench.Sim, &bench.Virtual{LoadPolicy: func(file string, e simengine.Config) (*sim.Policy, error) {
+	virtual, _ := agreement(t, plan, bench.Sim, &bench.Virtual{LoadPolicy: func(file string, e simengine.Config) (*sim.Policy, error) {
 		return loadPolicy(benchRunCommand(), file, e)
 	}})
 	self, err := os.Executable()
@@ -32,7 +32,7 @@ func TestLiveAgreesWithSim(t *testing.T) {
 	if err := os.Symlink(self, headgate); err != nil {
 		t.Fatal(err)
 	}
-	real := agreement(t, plan, bench.Live, &live.Runner{Headgate: headgate, Policy: policyYAML})
+	real, _ := agreement(t, plan, bench.Live, &live.Runner{Headgate: headgate, Policy: policyYAML})
 	sum := func(by map[string]agreed, arm string) (s agreed) {
 		for run, n := range by {
 			// An invalid run tells nothing of the two.
@@ -55,65 +55,4 @@ func TestLiveAgreesWithSim(t *testing.T) {
 			t.Errorf("%s: %d batch done live, %d simulated, of %d", arm, r.batch, v.batch, v.batchOf)
 		}
 	}
-}
-
-type agreed struct{ onTime, of, batch, batchOf int }
-
-// agreement runs a plan and counts what each valid run achieved.
-func agreement(t *testing.T, plan, by string, runner bench.Runner) map[string]agreed {
-	t.Helper()
-	p, err := bench.Load(plan)
-	if err == nil {
-		err = p.SetRunner(by)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := p.Workloads()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := bench.Create(t.TempDir(), p, bench.Manifest{Runner: by})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said strings.Builder
-	x := &bench.Executor{Plan: p, Workloads: w, Dir: d, Runner: runner, Tell: func(now bench.Progress) { tellProgress(&said, now) }}
-	if err := x.Execute(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	results, err := d.Results()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]agreed{}
-	for i := range results {
-		lines, err := d.Requests(&results[i])
-		if err != nil {
-			t.Fatal(err)
-		}
-		var n agreed
-		for k := range lines {
-			l := &lines[k]
-			switch {
-			case p.OnTime.Of(l):
-				n.of++
-				if p.OnTime.Met(l) {
-					n.onTime++
-				}
-			case l.Class != p.OnTime.Class:
-				n.batchOf++
-				if l.Outcome == sim.Completed {
-					n.batch++
-				}
-			}
-		}
-		if len(results[i].Invalid()) == 0 {
-			all[results[i].Source.Name+"/"+results[i].Arm] = n
-		}
-	}
-	if by == bench.Live {
-		t.Log(said.String())
-	}
-	return all
 }

@@ -42,6 +42,7 @@ back when the protected demand returns.`,
 		kvCommand(),
 		occupancyCommand(),
 		proveCommand(),
+		adviseCommand(),
 		benchCommand(),
 		versionCommand(),
 	)

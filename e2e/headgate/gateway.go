@@ -138,6 +138,17 @@ func (g *Gateway) Pool() *admission.Snapshot {
 	return pools[0].State
 }
 
+// Shown is a page of the operator's listener, for the message of a test that fails.
+func (g *Gateway) Shown(path string) string {
+	res, err := http.Get(g.Admin + path)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = res.Body.Close() }()
+	page, _ := io.ReadAll(res.Body)
+	return string(page)
+}
+
 // AwaitSamples waits until two looks at the only engine, one after the other, have
 // shown that it runs so many requests, of whomever.
 func (g *Gateway) AwaitSamples(running int) {

@@ -31,6 +31,36 @@ type Span struct {
 	Model      string
 	Class      string
 	Principal  string
+	// Tokens, of which one of a prompt takes a PromptToken and one of output an
+	// OutputToken, whatever runs beside it.
+	Prompt, Output int
+}
+
+// What the engine takes for a token.
+const (
+	PromptToken = 100 * time.Microsecond
+	OutputToken = 25 * time.Millisecond
+)
+
+// KV and Slots are what the engine holds, in tokens and sequences. Every request would fit
+// into an eighth of the KV, the longest just so: the log does not tell whether the slots
+// divide it.
+const (
+	KV    = 150_816
+	Slots = 8
+)
+
+// First is when the first token comes.
+func (s *Span) First() time.Duration { return s.Start + time.Duration(s.Prompt)*PromptToken }
+
+// fill gives a span the tokens that take its time. A chat's prompt grows by a turn each
+// time, until the session begins anew.
+func (s *Span) fill(turn int) {
+	s.Prompt = 2000
+	if s.Class == "interactive" {
+		s.Prompt = 1500 + 1000*(turn%16)
+	}
+	s.Output = 1 + int((s.End-s.First())/OutputToken)
 }
 
 // clusters is how many groups of so many spans there are, from one on: 1,397 in
@@ -77,6 +107,7 @@ func PostMortem() []Span {
 			if i > 0 {
 				s.Class, s.Principal = "batch", "nightly"
 			}
+			s.fill(c)
 			spans = append(spans, s)
 		}
 	}
@@ -87,6 +118,7 @@ func PostMortem() []Span {
 type Event struct {
 	At    time.Duration
 	Start bool
+	First bool // token
 	*Span
 }
 
@@ -95,7 +127,7 @@ func Events(spans []Span) []Event {
 	var events []Event
 	for i := range spans {
 		s := &spans[i]
-		events = append(events, Event{s.Start, true, s}, Event{s.End, false, s})
+		events = append(events, Event{At: s.Start, Start: true, Span: s}, Event{At: s.End, Span: s})
 	}
 	slices.SortStableFunc(events, func(a, b Event) int { return int(a.At - b.At) })
 	return events
@@ -129,16 +161,24 @@ func WriteJournal(w io.Writer, spans []Span) error {
 		fmt.Fprintf(b, `{"seq":%d,"ts":%q,"mono_ns":%d,"kind":%q%s}`+"\n", seq, Begin.Add(at).Format(time.RFC3339Nano), at.Nanoseconds(), kind, rest)
 	}
 	line(0, "started", `,"version":"test"`)
-	for _, e := range Events(spans) {
-		of := fmt.Sprintf(`,"pool":"p","engine":"e","class":%q,"tenant":"t","principal":%q,"model":%q,"request":%q`, e.Class, e.Principal, e.Model, e.ID)
-		if e.Start {
+	events := Events(spans)
+	for i := range spans {
+		events = append(events, Event{At: spans[i].First(), First: true, Span: &spans[i]})
+	}
+	slices.SortStableFunc(events, func(a, b Event) int { return int(a.At - b.At) })
+	for _, e := range events {
+		of := fmt.Sprintf(`,"pool":"p","engine":"e","class":%q,"tenant":"t","principal":%q,"model":%q,"request":%q,"prompt_tokens":%d`, e.Class, e.Principal, e.Model, e.ID, e.Prompt)
+		tokens := fmt.Sprintf(`,"output_tokens":%d`, e.Output)
+		if e.First {
+			line(e.At, "first_token", of+`,"hold":1,"output_tokens":1`)
+		} else if e.Start {
 			// Arrivals of a cluster are in order with its other events.
 			line(max(0, e.At-20*time.Millisecond), "arrived", of)
 			line(e.At, "admitted", of+`,"hold":1`)
 			line(e.At, "dispatched", of+`,"hold":1`)
 		} else {
-			line(e.At, "ended", of+`,"hold":1,"cause":"finished"`)
-			line(e.At, "finished", of+`,"cause":"finished","status":200`)
+			line(e.At, "ended", of+tokens+`,"hold":1,"cause":"finished"`)
+			line(e.At, "finished", of+tokens+`,"cause":"finished","status":200`)
 		}
 	}
 	line(Window, "stopped", "")

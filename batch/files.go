@@ -1,0 +1,32 @@
+package batch
+
+import (
+	"context"
+	"io"
+)
+
+// Files is where the contents of files are: a folder, or object storage.
+type Files interface {
+	// Create opens a new content for writing. It is there, whole and on the disk, once
+	// Commit has returned nil; a name that is there already is replaced. Close without
+	// Commit leaves nothing.
+	Create(ctx context.Context, id string) (Upload, error)
+	// Open reads a content. fs.ErrNotExist: there is none.
+	Open(ctx context.Context, id string) (Content, error)
+	// Remove ends a content; one that is not there is no error.
+	Remove(ctx context.Context, id string) error
+}
+
+// Upload is a content that is being written.
+type Upload interface {
+	io.Writer
+	Commit() error
+	Close() error
+}
+
+// Content is a content that can be read at any place.
+type Content interface {
+	io.ReaderAt
+	io.Closer
+	Size() int64
+}

@@ -1,0 +1,115 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"pgregory.net/rapid"
+
+	"headgate/wire"
+)
+
+// checkpointed has a request served until a moment, as if the process were killed then,
+// or 0 for its end, and returns what its client got and the last checkpoint.
+func (s *simulated) checkpointed(api wire.API, body string, kept []byte, until time.Duration) (answer string, last []byte, tokens int) {
+	s.t.Helper()
+	call := s.callOf(api, "batch", body)
+	call.Kept = kept
+	call.Checkpoint = func(kept []byte, n int) {
+		if n < tokens {
+			s.t.Errorf("a checkpoint of %d tokens after one of %d", n, tokens)
+		}
+		last, tokens = kept, n
+	}
+	c := &client{id: call.ID, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		defer close(c.done)
+		c.err = s.pool.Serve(ctx, call, c)
+	}()
+	if until > 0 {
+		pass(until)
+		cancel()
+	}
+	<-c.done
+	pass(2 * observeEvery)
+	return c.text(), last, tokens
+}
+
+// TestCheckpointedIsExact: an answer whose calls are ended anywhere, and begun anew with
+// what was checkpointed, is that of one call, and nothing that was is generated again.
+func TestCheckpointedIsExact(t *testing.T) {
+	resumed := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		api := rapid.SampledFrom([]wire.API{wire.Chat, wire.Completions}).Draw(rt, "api")
+		most := rapid.IntRange(1, 200).Draw(rt, "max_tokens")
+		prompt := rapid.StringOfN(rapid.RuneFrom([]rune("ab é水😀")), 1, 12, -1).Draw(rt, "prompt")
+		cuts := rapid.SliceOfN(rapid.IntRange(1, 1000), 1, 4).Draw(rt, "cuts")
+		body := ask(api, false, prompt, most, fmt.Sprintf(`,"min_tokens":%d,"temperature":0`, most/2))
+		synctest.Test(t, func(t *testing.T) {
+			s := newSimulated(t, 1, nil)
+			want, _, _ := s.checkpointed(api, body, nil, 0)
+			var kept []byte
+			had := 0
+			for _, cut := range cuts {
+				// Its ends are between the engine's steps too.
+				answer, last, tokens := s.checkpointed(api, body, kept, time.Duration(cut)*simStep/10)
+				if answer != "" {
+					break
+				}
+				if tokens > 0 {
+					kept, had = last, tokens
+				}
+			}
+			before := s.engineCounts("generation_tokens_total")
+			got, _, _ := s.checkpointed(api, body, kept, 0)
+			a, _ := nameless(want)
+			b, _ := nameless(got)
+			if a != b {
+				rt.Errorf("with %d tokens kept:\n%s\nwant\n%s", had, b, a)
+			}
+			n := gjson.Get(want, "usage.completion_tokens").Int()
+			if made := int64(s.engineCounts("generation_tokens_total") - before); made != n-int64(had) {
+				rt.Errorf("%d tokens were generated where %d of %d were kept", made, had, n)
+			}
+			if had > 0 {
+				resumed++
+			}
+			s.wantEmpty()
+		})
+	})
+	if resumed == 0 {
+		t.Error("nothing was ever gone on with")
+	}
+}
+
+// TestCheckpointOfAnother: what can't be gone on with is begun anew.
+func TestCheckpointOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSimulated(t, 1, nil)
+		body := ask(wire.Chat, false, "hello", 100, `,"min_tokens":100,"temperature":0`)
+		want, _, _ := s.checkpointed(wire.Chat, body, nil, 0)
+		_, kept, tokens := s.checkpointed(wire.Chat, body, nil, 80*simStep)
+		if tokens < checkpointEvery {
+			t.Fatalf("a checkpoint of %d tokens", tokens)
+		}
+		renamed := bytes.Replace(kept, []byte(`"model":"test-model"`), []byte(`"model":"other"`), 1)
+		if bytes.Equal(renamed, kept) {
+			t.Fatalf("the model is not in %s", kept)
+		}
+		for what, other := range map[string][]byte{"no JSON": []byte("x"), "nothing": []byte("{}"), "another model's": renamed} {
+			got, _, _ := s.checkpointed(wire.Chat, body, other, 0)
+			a, _ := nameless(want)
+			if b, _ := nameless(got); a != b {
+				t.Errorf("%s: %s\nwant %s", what, b, a)
+			}
+		}
+		s.wantEmpty()
+	})
+}
