@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -604,4 +605,47 @@ func (s *profiled) tokens(c *client) int {
 		return strings.Count(text, `"content":"`) - strings.Count(text, `"content":""`)
 	}
 	return int(gjson.Get(text, "usage.completion_tokens").Int())
+}
+
+// TestOthersWork: what others run on the engine is not cut off either.
+func TestOthersWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newProfiled(t, nil)
+		tr := &http.Transport{DialContext: s.engineConfig.DialContext, DisableKeepAlives: true}
+		ended := make(chan error, 1)
+		go func() {
+			res, err := (&http.Client{Transport: tr}).Post("http://engine.test/v1/completions", "application/json", strings.NewReader(`{"model":"test-model","prompt":"x","max_tokens":300}`))
+			if err == nil {
+				_, err = io.Copy(io.Discard, res.Body)
+				_ = res.Body.Close()
+			}
+			ended <- err
+		}()
+		pass(500 * time.Millisecond)
+		s.wish("deep")
+		pass(2 * time.Second)
+		s.wantHooks()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		pass(2 * time.Second)
+		s.wantHooks("deep")
+	})
+}
+
+// TestDeclaredLimitIsKept: an answer whose client has declared more than the profile to
+// come gives is let finish, whether or not it is a loan.
+func TestDeclaredLimitIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newProfiled(t, func(c *Replan) { c.Home, c.DrainTimeout = 0, 20*time.Second })
+		loan := s.ask("batch", "", 0, 1000, false)
+		pass(time.Second)
+		s.wish("broad")
+		pass(30 * time.Second)
+		s.wantCode(loan, "")
+		s.wantHooks("broad")
+		if n := s.tokens(loan); n != 1000 {
+			t.Errorf("the answer has %d tokens, want 1000", n)
+		}
+	})
 }
