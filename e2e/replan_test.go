@@ -307,10 +307,17 @@ func tenSwitches(t *testing.T, p *profiles) {
 	g.Wait()
 
 	switches, reclaims, arrived, finished := 0, 0, 0, 0
+	var took, drains time.Duration // of all switches, and of their drains
+	var drained int64
 	for _, e := range g.Events() {
 		switch {
+		case e.Kind == journal.Planned && e.Plan.Does == "drain":
+			drained = e.Mono
 		case e.Kind == journal.Planned && e.Plan.Does == "switch":
 			switches++
+			drains += time.Duration(e.Mono - drained)
+		case e.Kind == journal.Planned && e.Plan.Does == "reopen":
+			took += time.Duration(e.Plan.TookNS)
 		case e.Kind == journal.Planned && e.Plan.Does == "return":
 			t.Errorf("a switch failed: %+v", e.Plan)
 		case e.Kind == journal.Ended && e.Cause == "reclaimed":
@@ -331,7 +338,8 @@ func tenSwitches(t *testing.T, p *profiles) {
 	if arrived != finished || finished != int(l.answers.Load()) {
 		t.Errorf("%d requests arrived, %d finished, and clients had %d answers", arrived, finished, l.answers.Load())
 	}
-	t.Logf("%d requests and %d loans that gave way over %d switches", finished, reclaims, switches)
+	t.Logf("%d requests and %d loans that gave way over %d switches of %v, of which %v were drains", finished, reclaims, switches,
+		(took / 10).Round(time.Millisecond), (drains / 10).Round(time.Millisecond))
 	if reclaims == 0 {
 		t.Error("no loan gave way to a switch, so nothing of that was tested")
 	}
