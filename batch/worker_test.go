@@ -371,6 +371,13 @@ func (g *gate) pass(ctx context.Context) error {
 	}
 }
 
+// before is how many are before the gate, and how many were at most.
+func (g *gate) before() (now, most int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.queued, g.max
+}
+
 // TestPaced: a gate that stays closed has few items before it, and still when it opens.
 func TestPaced(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -387,18 +394,18 @@ func TestPaced(t *testing.T) {
 			return a, nil
 		}})
 		time.Sleep(time.Minute)
-		if g.max != 1 {
-			t.Errorf("%d are before a gate that never opened", g.max)
+		if _, most := g.before(); most != 1 {
+			t.Errorf("%d are before a gate that never opened", most)
 		}
 		for range 300 {
 			g.open <- struct{}{}
 			synctest.Wait()
-			if g.queued > 5 {
-				t.Fatalf("%d are before the gate", g.queued)
+			if n, _ := g.before(); n > 5 {
+				t.Fatalf("%d are before the gate", n)
 			}
 		}
-		if g.max != 5 {
-			t.Errorf("%d were before the gate at most; want 5, or capacity waits for items", g.max)
+		if _, most := g.before(); most != 5 {
+			t.Errorf("%d were before the gate at most; want 5, or capacity waits for items", most)
 		}
 		w.until("b", batch.Completed)
 		stop()
