@@ -176,7 +176,7 @@ type Engine struct {
 	URL string `yaml:"url"`
 	// APIKeyEnv names the environment variable that holds the key the engine wants, if it wants one.
 	APIKeyEnv string `yaml:"api_key_env,omitempty"`
-	// Slots is how many sequences the engine runs at once (vLLM's --max-num-seqs, llama-server's --parallel); absent: what the engine says. An openai engine does not say, and vLLM only in its development mode.
+	// Slots is how many sequences the engine runs at once (vLLM's --max-num-seqs, llama-server's --parallel); absent: what the engine says, or its profile. An openai engine does not say, and vLLM only in its development mode.
 	Slots int64 `yaml:"slots,omitempty"`
 	// KVTokens is how many tokens the engine's KV cache holds, shared by all its slots; absent: what the engine says. An openai engine does not say.
 	KVTokens int64 `yaml:"kv_tokens,omitempty"`
@@ -192,6 +192,8 @@ type Engine struct {
 	ContinueCompletions *bool `yaml:"continue_completions,omitempty"`
 	// ContinueChats tells what the engine makes of a chat that ends with a message of the assistant's: goes on with it (trailing; Ollama, mlx-lm, llama-server), does so where continue_final_message tells it to (flags; vLLM, SGLang), or answers it (none). Chats that gave way are then continued from their text where the engine gives no token ids; absent: what kind is known to do, and none for openai. Wrong, it has such answers begin anew in their middle.
 	ContinueChats string `yaml:"continue_chats,omitempty"`
+	// Profile is a file of headgate probe's about the engine. What it found stands in for what the engine does not say; where the engine or this configuration contradicts what was shown, serve warns and does as they say. Absent: none.
+	Profile string `yaml:"profile,omitempty"`
 	// ObserveEvery is how often the engine's load is read, 20ms to 1m. Shorter finds foreign load and confirms releases sooner, and costs the engine a scrape each time.
 	ObserveEvery time.Duration `yaml:"observe_every"`
 }

@@ -213,7 +213,7 @@ func (e *Engine) validate(l *list, at string) {
 			}
 		}
 	}
-	if e.Kind == KindVLLM && e.Slots == 0 {
+	if e.Kind == KindVLLM && e.Slots == 0 && e.Profile == "" {
 		l.warn(at, "slots is absent, and vLLM says its --max-num-seqs in development mode only: without it the pool is not ready, as /readyz then says")
 	}
 	if s := e.ContinueChats; s != "" && s != ContinueNone && s != ContinueTrailing && s != ContinueFlags {

@@ -152,6 +152,8 @@ func tryCommand(t *testing.T, command string, here *strings.Replacer, dir, curl 
 		g.AwaitReady()
 	case strings.HasPrefix(args, "engine"):
 		headgate.StartEngine(t, strings.Fields(strings.TrimPrefix(args, "engine"))...)
+	case strings.HasPrefix(args, "probe"):
+		tryProbe(t, args, dir)
 	case strings.HasPrefix(args, "serve"):
 		t.Error("a command that serves a file: start it here")
 	default:

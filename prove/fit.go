@@ -3,12 +3,12 @@ package prove
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sort"
 	"time"
 
 	"headgate/simengine"
+	"headgate/stats"
 )
 
 // Fit is how well step times follow from the journal.
@@ -48,7 +48,7 @@ func (r *Recording) fold(at time.Duration) int {
 // what it can't explain.
 func FitModel(r *Recording, slots int) (*Fit, error) {
 	flow := newFlow(r)
-	var firsts, decodes fitting
+	var firsts, decodes stats.Regression
 	var prompts []int
 	for i := range r.Requests {
 		q := &r.Requests[i]
@@ -60,21 +60,21 @@ func FitModel(r *Recording, slots int) (*Fit, error) {
 		}
 		first, prompt := (q.First - q.Dispatched).Seconds(), q.computed()
 		beside := max(flow.prefill.between(q.Dispatched, q.First)-prompt, 0)
-		firsts.add(first, 1, prompt, beside, flow.decoding.mean(q.Dispatched, q.First))
+		firsts.Add(first, 1, prompt, beside, flow.decoding.mean(q.Dispatched, q.First))
 		prompts = append(prompts, q.PromptTokens)
 		if n := float64(q.Output - 1); n >= 4 && q.Done > q.First {
-			decodes.add((q.Done - q.First).Seconds(), n, n*max(flow.decoding.mean(q.First, q.Done)-1, 0), flow.prefill.between(q.First, q.Done), n*flow.context.mean(q.First, q.Done))
+			decodes.Add((q.Done - q.First).Seconds(), n, n*max(flow.decoding.mean(q.First, q.Done)-1, 0), flow.prefill.between(q.First, q.Done), n*flow.context.mean(q.First, q.Done))
 		}
 	}
-	if firsts.len() < minFit || decodes.len() < minFit {
-		return nil, fmt.Errorf("step times can't be fitted: of half of the journal's requests %d have a first token and found a free slot, and %d of them have 5 tokens or more: needed are %d of each; give --engine, or --slots as the engine has them", firsts.len(), decodes.len(), minFit)
+	if firsts.Len() < minFit || decodes.Len() < minFit {
+		return nil, fmt.Errorf("step times can't be fitted: of half of the journal's requests %d have a first token and found a free slot, and %d of them have 5 tokens or more: needed are %d of each; give --engine, or --slots as the engine has them", firsts.Len(), decodes.Len(), minFit)
 	}
-	f := &Fit{Firsts: firsts.len(), Decodes: decodes.len(), Scale: 1}
+	f := &Fit{Firsts: firsts.Len(), Decodes: decodes.Len(), Scale: 1}
 	slices.Sort(prompts)
 	f.Spread = float64(prompts[len(prompts)*9/10]) / float64(max(prompts[len(prompts)/10], 1))
 	var one, step []float64
-	one, f.FirstsR2 = firsts.solve()
-	step, f.DecodeR2 = decodes.solve()
+	one, f.FirstsR2 = firsts.Solve()
+	step, f.DecodeR2 = decodes.Solve()
 	m := &f.Model
 	m.Name, m.Source = "journal", "fitted to the journal's own first tokens and durations"
 	// The constant of a first token has a step's own cost and, on engines that learn a
@@ -174,128 +174,4 @@ func (s *steps) between(from, to time.Duration) float64 { return s.upTo(to) - s.
 
 func (s *steps) mean(from, to time.Duration) float64 {
 	return s.between(from, to) / (to - from).Seconds()
-}
-
-// fitting is a regression of a few figures that are not below 0.
-type fitting struct {
-	rows [][]float64 // each divided by what was measured, which is then 1
-	y    []float64   // what was measured
-}
-
-func (f *fitting) len() int { return len(f.rows) }
-
-func (f *fitting) add(y float64, x ...float64) {
-	row := make([]float64, len(x))
-	for k := range x {
-		row[k] = x[k] / y
-	}
-	f.rows, f.y = append(f.rows, row), append(f.y, y)
-}
-
-// solve returns the figures with the least sum of squared relative errors. With so few of
-// them each set that is left out can be tried, which needs no iteration to end.
-func (f *fitting) solve() (best []float64, r2 float64) {
-	n := len(f.rows[0])
-	left := math.Inf(1)
-	for set := 1; set < 1<<n; set++ {
-		x, ok := f.least(set)
-		if !ok {
-			continue
-		}
-		if e := f.errors(x); e < left*(1-1e-9) {
-			best, left = x, e
-		}
-	}
-	if best == nil {
-		best = make([]float64, n)
-	}
-	// Against the best single time for all, by the same measure.
-	inverse, squares := 0.0, 0.0
-	for _, y := range f.y {
-		inverse += 1 / y
-		squares += 1 / (y * y)
-	}
-	all := 0.0
-	for _, y := range f.y {
-		d := 1 - inverse/squares/y
-		all += d * d
-	}
-	if all == 0 {
-		return best, 1
-	}
-	return best, 1 - left/all
-}
-
-func (f *fitting) errors(x []float64) float64 {
-	sum := 0.0
-	for _, row := range f.rows {
-		d := 1.0
-		for k := range row {
-			d -= row[k] * x[k]
-		}
-		sum += d * d
-	}
-	return sum
-}
-
-// least solves the normal equations of the figures that are in a set; not ok where they
-// have no solution or one that is below 0.
-func (f *fitting) least(set int) (x []float64, ok bool) {
-	var at []int
-	for k := range f.rows[0] {
-		if set&(1<<k) != 0 {
-			at = append(at, k)
-		}
-	}
-	n := len(at)
-	a := make([][]float64, n)
-	for i := range a {
-		a[i] = make([]float64, n+1)
-		for _, row := range f.rows {
-			for j := range n {
-				a[i][j] += row[at[i]] * row[at[j]]
-			}
-			a[i][n] += row[at[i]]
-		}
-	}
-	// Each figure by its own size, so that the pivots can be compared.
-	size := make([]float64, n)
-	for i := range a {
-		if size[i] = math.Sqrt(a[i][i]); size[i] == 0 {
-			return nil, false
-		}
-	}
-	for i := range a {
-		for j := range n {
-			a[i][j] /= size[i] * size[j]
-		}
-		a[i][n] /= size[i]
-	}
-	for c := range n {
-		p := c
-		for i := c + 1; i < n; i++ {
-			if math.Abs(a[i][c]) > math.Abs(a[p][c]) {
-				p = i
-			}
-		}
-		if math.Abs(a[p][c]) < 1e-9 {
-			return nil, false
-		}
-		a[c], a[p] = a[p], a[c]
-		for i := range a {
-			if i != c {
-				by := a[i][c] / a[c][c]
-				for j := c; j <= n; j++ {
-					a[i][j] -= by * a[c][j]
-				}
-			}
-		}
-	}
-	x = make([]float64, len(f.rows[0]))
-	for i, k := range at {
-		if x[k] = a[i][n] / a[i][i] / size[i]; x[k] < 0 {
-			return nil, false
-		}
-	}
-	return x, true
 }

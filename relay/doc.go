@@ -169,6 +169,9 @@ type Engine struct {
 	Key string
 	// Open makes the Adapter of an engine that Prepare finds to be new.
 	Open func() (engine.Adapter, error)
+	// Found completes what the engine says of itself by what is known from elsewhere;
+	// nil: nothing is.
+	Found func(engine.Capabilities) engine.Capabilities
 	// ObserveEvery is how often its load is read.
 	ObserveEvery time.Duration
 	// Priority by class is sent to an engine that orders by it.

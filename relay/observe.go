@@ -116,6 +116,9 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 		}
 		return admission.Loading
 	}
+	if e.Found != nil {
+		caps = e.Found(caps)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.engines[i]

@@ -15,6 +15,7 @@ import (
 	"headgate/advise"
 	"headgate/config"
 	"headgate/engine"
+	"headgate/engine/adapters"
 	"headgate/probe"
 	"headgate/prove"
 	"headgate/simengine"
@@ -263,7 +264,7 @@ func (in *adviseInput) audit(ctx context.Context, cfg *config.Config, p *probe.P
 			e := &pool.Engines[k]
 			one := advise.Engine{Name: e.Name, Kind: engine.Kind(e.Kind), Slots: e.Slots, KVTokens: e.KVTokens, MaxLength: e.MaxContext, Priority: e.Priority, PrefixCaching: e.PrefixCaching}
 			if in.ask {
-				caps, err := askEngine(ctx, pool, e)
+				caps, err := askEngine(ctx, e)
 				if err != nil {
 					return nil, fmt.Errorf("--ask: engine %s: %w", e.Name, err)
 				}
@@ -299,11 +300,11 @@ func (in *adviseInput) audit(ctx context.Context, cfg *config.Config, p *probe.P
 }
 
 // askEngine reads what an engine says of itself.
-func askEngine(ctx context.Context, pool *config.Pool, e *config.Engine) (engine.Capabilities, error) {
+func askEngine(ctx context.Context, e *config.Engine) (engine.Capabilities, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	relayed := engineConfig(pool, e)
-	adapter, err := relayed.Open()
+	ec := adapterConfig(e)
+	adapter, err := adapters.New(ec.Kind, ec)
 	if err != nil {
 		return engine.Capabilities{}, err
 	}

@@ -17,6 +17,7 @@ import (
 	"headgate/engine"
 	"headgate/engine/adapters"
 	"headgate/journal"
+	"headgate/probe"
 	"headgate/relay"
 	"headgate/telemetry/otlp"
 	"headgate/telemetry/spans"
@@ -64,7 +65,7 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 		rc.Capacity += c.Classes[k].Queue.Depth
 	}
 	for k := range c.Engines {
-		rc.Engines = append(rc.Engines, engineConfig(c, &c.Engines[k]))
+		rc.Engines = append(rc.Engines, engineConfig(c, &c.Engines[k], s.log))
 	}
 	return rc
 }
@@ -134,10 +135,8 @@ func takeSpans(pools func() []*relay.Pool) func(spans.Span) spans.Outcome {
 // a stream, in bytes.
 const maxAnswer = 64 << 20
 
-func engineConfig(pool *config.Pool, c *config.Engine) relay.Engine {
-	var ec engine.Config
-	ec.SetDefaults()
-	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
+func engineConfig(pool *config.Pool, c *config.Engine, log *slog.Logger) relay.Engine {
+	ec := adapterConfig(c)
 	ec.Capabilities = engine.Override{
 		Slots: int(c.Slots), KVTokens: int(c.KVTokens), BlockSize: int(c.BlockSize), MaxContext: int(c.MaxContext), Priority: c.Priority,
 		PrefixCache: c.PrefixCaching, TextCompletions: c.ContinueCompletions, FinalMessage: engine.FinalMessage(c.ContinueChats),
@@ -146,10 +145,31 @@ func engineConfig(pool *config.Pool, c *config.Engine) relay.Engine {
 		Name: c.Name, Key: engineKey(*c), ObserveEvery: c.ObserveEvery, Boundary: int64(pool.Boundary),
 		Open: func() (engine.Adapter, error) { return adapters.New(ec.Kind, ec) },
 	}
+	if c.Profile != "" {
+		known := &knownEngine{pool: pool.Name, config: c, log: log}
+		known.profile, known.err = probe.Load(c.Profile)
+		e.Found = known.found
+		open := e.Open
+		e.Open = func() (engine.Adapter, error) {
+			if known.err != nil {
+				return nil, known.err
+			}
+			return open()
+		}
+	}
 	for k := range pool.Classes {
 		e.Priority = append(e.Priority, int(pool.Classes[k].Priority))
 	}
 	return e
+}
+
+// adapterConfig is how an engine is spoken to, without what the configuration says that
+// it is.
+func adapterConfig(c *config.Engine) engine.Config {
+	var ec engine.Config
+	ec.SetDefaults()
+	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
+	return ec
 }
 
 // engineKey is all that an adapter is made of.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"headgate/probe"
 	"headgate/simengine"
 	"headgate/simengine/vllmapi"
 	"headgate/telemetry"
@@ -18,14 +19,18 @@ import (
 
 func engineCommand() *cobra.Command {
 	cfg := vllmapi.Config{Engine: simengine.DefaultConfig(), Version: telemetry.ReadBuild().Version}
-	var listen, model, policy string
+	var listen, model, policy, layout string
 	cmd := &cobra.Command{
 		Use: "engine", Short: "Serve a simulated engine with vLLM's API, for trying things out", Args: cobra.NoArgs,
 		Long: `Serve a simulated inference engine: vLLM's API, metrics, scheduler, priorities
 and abort behaviour, in real time, with the step times of a model file. Its text
 is words without sense; every token is a hash over all tokens before it, so that
 an answer that was continued wrongly shows. It is no engine for real use, and
-says so in its model's name and in /version.`,
+says so in its model's name and in /version.
+
+With --kv-layout per-slot the KV is divided among the slots, as llama-server's can
+be: a sequence has its slot's part and no more, waiting requests are taken in order
+of arrival, and nothing is cached. It is for what has to tell the two apart.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if model != "" {
 				m, err := simengine.LoadModel(model)
@@ -35,6 +40,18 @@ says so in its model's name and in /version.`,
 				cfg.Engine.Model = m
 			}
 			cfg.Engine.Policy = simengine.Policy(policy)
+			switch layout {
+			case probe.Shared:
+			case probe.PerSlot:
+				for _, flag := range sharedFlags {
+					if cmd.Flags().Changed(flag) {
+						return fmt.Errorf("--%s: not with --kv-layout %s", flag, layout)
+					}
+				}
+				cfg = cfg.PerSlot()
+			default:
+				return fmt.Errorf("--kv-layout is %q: allowed are %s and %s", layout, probe.Shared, probe.PerSlot)
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			return runEngine(ctx, cfg, listen, func(s *vllmapi.Server, at net.Addr) {
@@ -47,6 +64,7 @@ says so in its model's name and in /version.`,
 	f.StringVar(&model, "engine-model", "", "file with the step-time model (default: the M1's, built in)")
 	f.Float64Var(&e.Speed, "speed", e.Speed, "factor on every step's time: 2 takes twice as long")
 	f.IntVar(&e.MaxNumSeqs, "max-num-seqs", e.MaxNumSeqs, "sequences that run at once")
+	f.StringVar(&layout, "kv-layout", probe.Shared, "shared: any sequence may use all of the KV; per-slot: each slot has its equal part")
 	f.IntVar(&e.NumBlocks, "num-gpu-blocks", e.NumBlocks, "KV blocks, of which one is never used")
 	f.IntVar(&e.BlockSize, "block-size", e.BlockSize, "tokens in a KV block")
 	f.IntVar(&e.MaxModelLen, "max-model-len", e.MaxModelLen, "longest sequence, prompt and output, in tokens")
@@ -65,6 +83,9 @@ says so in its model's name and in /version.`,
 	f.IntVar(&cfg.MaxQueuedRequests, "max-num-queued-reqs", 0, "refuse beyond so many requests, running and waiting; 0 never does")
 	return cmd
 }
+
+// sharedFlags are about what slots with a KV of their own do not have.
+var sharedFlags = []string{"long-prefill-token-threshold", "enable-prefix-caching", "scheduling-policy"}
 
 // runEngine serves a simulated engine until ctx ends; ready is called once it
 // listens.

@@ -16,6 +16,8 @@ import (
 
 	"headgate/admission"
 	"headgate/config"
+	"headgate/engine"
+	"headgate/probe"
 	"headgate/sim"
 	"headgate/simengine"
 	"headgate/trace"
@@ -141,6 +143,7 @@ func loadPolicy(cmd *cobra.Command, path string, e simengine.Config) (*sim.Polic
 // simEngine is the engine that a comparison runs on.
 type simEngine struct {
 	model     string
+	profile   string // a file of a probe's
 	scheduler string
 	unified   bool
 	context   int
@@ -157,6 +160,7 @@ func (in *simEngine) flags(f *pflag.FlagSet) {
 	in.vllm = simengine.DefaultConfig()
 	e := &in.vllm
 	f.StringVar(&in.model, "engine", "", "the engine's step-time model: a file, or one of "+strings.Join(simengine.Models(), ", ")+" (default m1)")
+	f.StringVar(&in.profile, "engine-profile", "", "file of headgate probe's: what it found sets the flags below and the step times, as far as they are not given")
 	f.StringVar(&in.scheduler, "scheduler", string(simengine.VLLM), "kind of engine: vllm or llama-server")
 	f.Float64Var(&e.Speed, "speed", e.Speed, "factor on every engine step's time: 2 takes twice as long")
 	f.IntVar(&e.MaxNumSeqs, "slots", e.MaxNumSeqs, "sequences that the engine runs at once")
@@ -169,15 +173,54 @@ func (in *simEngine) flags(f *pflag.FlagSet) {
 	f.BoolVar(&in.unified, "unified", true, "llama-server: any slot may use all of the context; false gives each its equal part")
 }
 
+// fill takes over what a probe found, where no flag says otherwise.
+func (in *simEngine) fill(p *probe.Profile, given func(flag string) bool) {
+	number := func(flag string, to *int, s probe.Subject) {
+		if n, ok := p.Number(s); ok && !given(flag) {
+			*to = int(n)
+		}
+	}
+	e, layout := &in.vllm, p.Word(probe.KVLayout)
+	number("slots", &e.MaxNumSeqs, probe.Slots)
+	number("batched-tokens", &e.MaxBatchedTokens, probe.ChunkTokens)
+	if in.model == "" && p.StepTimes != nil {
+		e.Model = *p.StepTimes
+	}
+	if !given("scheduler") && (p.Kind == engine.LlamaCpp || layout == probe.PerSlot) {
+		in.scheduler = string(simengine.LlamaServer)
+	}
+	if in.scheduler == string(simengine.LlamaServer) {
+		number("context", &in.context, probe.KVTokens)
+		if layout != "" && !given("unified") {
+			in.unified = layout == probe.Shared
+		}
+		return
+	}
+	if n, ok := p.Number(probe.KVTokens); ok && !given("kv-blocks") {
+		e.NumBlocks = 1 + int(n)/max(1, e.BlockSize)
+	}
+	number("max-model-len", &e.MaxModelLen, probe.MaxContext)
+	if word := p.Word(probe.PrefixCache); word != "" && !given("prefix-caching") {
+		e.PrefixCaching = word == probe.Kept
+	}
+}
+
 // config checks the flags and returns the engine.
 func (in *simEngine) config(given func(flag string) bool) (e simengine.Config, err error) {
+	if in.profile != "" {
+		p, err := probe.Load(in.profile)
+		if err != nil {
+			return e, fmt.Errorf("--engine-profile: %w", err)
+		}
+		in.fill(p, given)
+	}
 	e = in.vllm
 	others, names := llamaFlags, []string{"num_gpu_blocks", "--kv-blocks", "max_model_len", "--max-model-len"}
 	switch simengine.Scheduler(in.scheduler) {
 	case simengine.VLLM:
 	case simengine.LlamaServer:
 		e = simengine.LlamaServerConfig(e.MaxNumSeqs, in.context, in.unified)
-		e.Speed, e.MaxBatchedTokens = in.vllm.Speed, in.vllm.MaxBatchedTokens
+		e.Model, e.Speed, e.MaxBatchedTokens = in.vllm.Model, in.vllm.Speed, in.vllm.MaxBatchedTokens
 		others, names = vllmFlags, []string{"num_gpu_blocks", "--context + 1", "max_model_len", "a slot's part of --context"}
 	default:
 		return e, fmt.Errorf("--scheduler is %q: allowed are %s and %s", in.scheduler, simengine.VLLM, simengine.LlamaServer)

@@ -13,6 +13,9 @@ import (
 // zero.
 type Config struct {
 	Engine simengine.Config
+	// ModelContext is the longest sequence of the model itself, in tokens, which
+	// /v1/models says; 0 is Engine.MaxModelLen. It is more where slots divide the KV.
+	ModelContext int
 	// ModelName is the served model; "" is headgate-simulated-<step-time model>.
 	ModelName string
 	// Version is appended to headgate-simengine in /version.
@@ -60,11 +63,33 @@ func Many(slots int) Config {
 	return Config{Engine: e}
 }
 
+// PerSlot returns the configuration with its KV pool divided among its slots, as
+// llama-server's is by -np: each has its equal part, and a sequence no more than that,
+// however idle the others are. Waiting requests are then taken in order of arrival,
+// and nothing is cached. The model's own limit stays what /v1/models says. No vLLM is
+// like that: it is for what has to tell the two apart.
+func (c Config) PerSlot() Config {
+	e := &c.Engine
+	c.ModelContext = e.MaxModelLen
+	slots := simengine.LlamaServerConfig(e.MaxNumSeqs, (e.NumBlocks-1)*e.BlockSize, false)
+	slots.Model, slots.Speed, slots.MaxBatchedTokens = e.Model, e.Speed, e.MaxBatchedTokens
+	slots.MeanOutput, slots.SplitCharacters = e.MeanOutput, e.SplitCharacters
+	slots.MaxModelLen = min(slots.MaxModelLen, c.ModelContext)
+	c.Engine = slots
+	return c
+}
+
+// modelContext is what the server says that its model takes.
+func (c *Config) modelContext() int { return max(c.ModelContext, c.Engine.MaxModelLen) }
+
 // Validate reports every field with an impossible value.
 func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 	c.Engine.Validate(func(path string, value any, allowed string) { bad("engine."+path, value, allowed) })
-	if c.Engine.Scheduler == simengine.LlamaServer {
-		bad("engine.scheduler", c.Engine.Scheduler, "vllm, whose API this is")
+	if e := &c.Engine; e.Scheduler == simengine.LlamaServer && e.MaxModelLen > (e.NumBlocks-1)/max(1, e.MaxNumSeqs) {
+		bad("engine.scheduler", e.Scheduler, "vllm, or llama-server with a context for each slot: what becomes of all when a common one runs out has no word in this API")
+	}
+	if c.ModelContext != 0 && c.ModelContext < c.Engine.MaxModelLen {
+		bad("model_context", c.ModelContext, "at least engine.max_model_len, or 0 for that")
 	}
 	if strings.ContainsFunc(c.ModelName, func(r rune) bool { return r < ' ' }) {
 		bad("model_name", c.ModelName, "a name without control characters")

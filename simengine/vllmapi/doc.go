@@ -24,5 +24,7 @@
 // are accepted and not obeyed. logprobs, echo, images and LoRA are refused.
 // vLLM serves either a model that generates or one that embeds; this server does
 // both, and its vectors are as much without sense as its words. There is no
-// /v1/responses: the gateway asks an engine for a chat.
+// /v1/responses: the gateway asks an engine for a chat. And no vLLM divides its KV among
+// slots; this one can (Config.PerSlot), so that what has to tell the two apart can be
+// tried.
 package vllmapi

@@ -22,6 +22,11 @@ func tooLong(prompt, output, most int) *apiError {
 	return badRequest("input_tokens", "This model's maximum context length is %d tokens. This request has %d input tokens and asks for %d output tokens (%d in all); at least 1 must be left for output.", most, prompt, output, prompt+output)
 }
 
+// slotFull is what an engine says whose slots divide the KV.
+func slotFull(prompt, most int) *apiError {
+	return badRequest("input_tokens", "This request has %d input tokens and exceeds the available context size of a slot, %d tokens; at least 1 must be left for output.", prompt, most)
+}
+
 func unknownModel(name string) *apiError {
 	return &apiError{http.StatusNotFound, "NotFoundError", "model", fmt.Sprintf("The model `%s` does not exist.", name)}
 }

@@ -8,7 +8,7 @@ import (
 func (s *Server) models(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, map[string]any{"object": "list", "data": []any{map[string]any{
 		"id": s.cfg.ModelName, "object": "model", "created": s.start.Unix(), "owned_by": "headgate-simengine",
-		"root": s.cfg.ModelName, "parent": nil, "max_model_len": s.cfg.Engine.MaxModelLen,
+		"root": s.cfg.ModelName, "parent": nil, "max_model_len": s.cfg.modelContext(),
 	}}})
 }
 
@@ -50,7 +50,7 @@ func (s *Server) abortRequests(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serverInfo(w http.ResponseWriter, r *http.Request) {
 	c := s.cfg.Engine
 	writeJSON(w, map[string]any{"vllm_config": map[string]any{
-		"model_config": map[string]any{"served_model_name": s.cfg.ModelName, "max_model_len": c.MaxModelLen},
+		"model_config": map[string]any{"served_model_name": s.cfg.ModelName, "max_model_len": s.cfg.modelContext()},
 		"cache_config": map[string]any{"block_size": c.BlockSize, "num_gpu_blocks": c.NumBlocks, "enable_prefix_caching": c.PrefixCaching},
 		"scheduler_config": map[string]any{
 			"max_num_seqs": c.MaxNumSeqs, "max_num_batched_tokens": c.MaxBatchedTokens, "policy": c.Policy,

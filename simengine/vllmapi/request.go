@@ -271,10 +271,16 @@ func (p *sampling) stops(g *generation) *apiError {
 
 // fit checks the prompts against the model's context.
 func (s *Server) fit(g *generation) *apiError {
-	most := s.cfg.Engine.MaxModelLen
+	most, perSlot := s.cfg.Engine.MaxModelLen, s.cfg.Engine.Scheduler == simengine.LlamaServer
 	for _, p := range g.prompts {
 		if len(p) == 0 {
 			return badRequest("prompt", "prompt: empty: at least 1 token is needed")
+		}
+		if perSlot {
+			if len(p) >= most {
+				return slotFull(len(p), most)
+			}
+			continue // whatever it asks for, it ends where its slot does
 		}
 		if len(p) >= most || g.max > most-len(p) {
 			return tooLong(len(p), g.max, most)

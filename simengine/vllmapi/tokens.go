@@ -73,7 +73,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 		}
 		tokens = prompts[0]
 	}
-	writeJSON(w, map[string]any{"count": len(tokens), "max_model_len": s.cfg.Engine.MaxModelLen, "tokens": tokens, "token_strs": nil})
+	writeJSON(w, map[string]any{"count": len(tokens), "max_model_len": s.cfg.modelContext(), "tokens": tokens, "token_strs": nil})
 }
 
 func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
