@@ -1008,3 +1008,38 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 }
+
+// stuck are files of which some take for ever to open.
+type stuck struct{ batch.Files }
+
+func (s stuck) Open(ctx context.Context, id string) (batch.Content, error) {
+	if strings.HasPrefix(id, "in-stuck") {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.Files.Open(ctx, id)
+}
+
+// TestReadingIsApart: input files that take long to read in keep no batch from its end.
+func TestReadingIsApart(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 20, time.Hour)
+		cfg := config("w")
+		cfg.Files = stuck{w.files}
+		_, stop := w.start(cfg, &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
+			a := answer(j)
+			time.Sleep(20 * time.Second)
+			return a, nil
+		}})
+		w.until("b", batch.InProgress)
+		for i := range 10 {
+			w.batch(fmt.Sprint("stuck", i), 5, time.Hour)
+		}
+		w.until("b", batch.Completed)
+		if took := time.Since(w.begun); took > time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		stop()
+		w.whole("b", 20)
+	})
+}
