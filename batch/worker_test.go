@@ -835,28 +835,31 @@ func TestSweeps(t *testing.T) {
 // unsure is a store of which some claims are made, and then said to have failed.
 type unsure struct {
 	batch.Store
-	mu    sync.Mutex
-	every int
-	calls int
+	mu     sync.Mutex
+	calls  int
+	failed int
 }
 
 func (u *unsure) Claim(ctx context.Context, b, worker string, n int, after uint64, now, until time.Time) ([]batch.Claim, error) {
 	claims, err := u.Store.Claim(ctx, b, worker, n, after, now, until)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.calls++; u.calls%u.every == 0 {
+	if u.calls++; u.calls%3 == 0 && u.failed < 5 {
+		u.failed++
 		return nil, errors.Join(err, errAway)
 	}
 	return claims, err
 }
 
-// TestClaimUnsure: what a claim gave of which nobody heard is not held for ever by a worker that
-// lives on.
+// TestClaimUnsure: what a claim gave of which nobody heard is free again after a lease, though
+// the worker that made it lives on and is busy.
 func TestClaimUnsure(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.batch("b", 100, time.Hour)
+		w.batch("b", 30, time.Hour)
+		w.batch("long", 3000, time.Hour)
 		cfg := config("w")
-		cfg.Store = &unsure{Store: w.store, every: 3}
+		cfg.Store = &unsure{Store: w.store}
+		cfg.Pace.Concurrency = 10
 		e := &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
 			a := answer(j)
 			time.Sleep(time.Second)
@@ -864,10 +867,16 @@ func TestClaimUnsure(t *testing.T) {
 		}}
 		_, stop := w.start(cfg, e)
 		w.until("b", batch.Completed)
+		if took := time.Since(w.begun); took > time.Minute {
+			t.Errorf("its last items were free after %s", took)
+		}
+		w.whole("b", 30)
+		w.until("long", batch.Completed)
 		stop()
-		w.whole("b", 100)
-		if n := w.runs(e); n != 100 {
-			t.Errorf("%d items ran, of 100", n)
+		w.whole("long", 3000)
+		// Both have lines that ask the same.
+		if n := w.runs(e); n != 3030 {
+			t.Errorf("%d items ran, of 3030", n)
 		}
 	})
 }
