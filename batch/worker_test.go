@@ -371,6 +371,13 @@ func (g *gate) pass(ctx context.Context) error {
 	}
 }
 
+// before is how many are before the gate, and how many were at most.
+func (g *gate) before() (now, most int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.queued, g.max
+}
+
 // TestPaced: a gate that stays closed has few items before it, and still when it opens.
 func TestPaced(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -387,18 +394,18 @@ func TestPaced(t *testing.T) {
 			return a, nil
 		}})
 		time.Sleep(time.Minute)
-		if g.max != 1 {
-			t.Errorf("%d are before a gate that never opened", g.max)
+		if _, most := g.before(); most != 1 {
+			t.Errorf("%d are before a gate that never opened", most)
 		}
 		for range 300 {
 			g.open <- struct{}{}
 			synctest.Wait()
-			if g.queued > 5 {
-				t.Fatalf("%d are before the gate", g.queued)
+			if n, _ := g.before(); n > 5 {
+				t.Fatalf("%d are before the gate", n)
 			}
 		}
-		if g.max != 5 {
-			t.Errorf("%d were before the gate at most; want 5, or capacity waits for items", g.max)
+		if _, most := g.before(); most != 5 {
+			t.Errorf("%d were before the gate at most; want 5, or capacity waits for items", most)
 		}
 		w.until("b", batch.Completed)
 		stop()
@@ -828,28 +835,31 @@ func TestSweeps(t *testing.T) {
 // unsure is a store of which some claims are made, and then said to have failed.
 type unsure struct {
 	batch.Store
-	mu    sync.Mutex
-	every int
-	calls int
+	mu     sync.Mutex
+	calls  int
+	failed int
 }
 
 func (u *unsure) Claim(ctx context.Context, b, worker string, n int, after uint64, now, until time.Time) ([]batch.Claim, error) {
 	claims, err := u.Store.Claim(ctx, b, worker, n, after, now, until)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.calls++; u.calls%u.every == 0 {
+	if u.calls++; u.calls%3 == 0 && u.failed < 5 {
+		u.failed++
 		return nil, errors.Join(err, errAway)
 	}
 	return claims, err
 }
 
-// TestClaimUnsure: what a claim gave of which nobody heard is not held for ever by a worker that
-// lives on.
+// TestClaimUnsure: what a claim gave of which nobody heard is free again after a lease, though
+// the worker that made it lives on and is busy.
 func TestClaimUnsure(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.batch("b", 100, time.Hour)
+		w.batch("b", 30, time.Hour)
+		w.batch("long", 3000, time.Hour)
 		cfg := config("w")
-		cfg.Store = &unsure{Store: w.store, every: 3}
+		cfg.Store = &unsure{Store: w.store}
+		cfg.Pace.Concurrency = 10
 		e := &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
 			a := answer(j)
 			time.Sleep(time.Second)
@@ -857,10 +867,16 @@ func TestClaimUnsure(t *testing.T) {
 		}}
 		_, stop := w.start(cfg, e)
 		w.until("b", batch.Completed)
+		if took := time.Since(w.begun); took > time.Minute {
+			t.Errorf("its last items were free after %s", took)
+		}
+		w.whole("b", 30)
+		w.until("long", batch.Completed)
 		stop()
-		w.whole("b", 100)
-		if n := w.runs(e); n != 100 {
-			t.Errorf("%d items ran, of 100", n)
+		w.whole("long", 3000)
+		// Both have lines that ask the same.
+		if n := w.runs(e); n != 3030 {
+			t.Errorf("%d items ran, of 3030", n)
 		}
 	})
 }
@@ -999,5 +1015,40 @@ func TestMetrics(t *testing.T) {
 		if have, want := worker.Tenants(), []batch.TenantStatus{{Tenant: "t", Done: 6, Failed: 1, OnLoans: 3, Output: 12, Wasted: 6}}; !slices.Equal(have, want) {
 			t.Errorf("%+v", have)
 		}
+	})
+}
+
+// stuck are files of which some take for ever to open.
+type stuck struct{ batch.Files }
+
+func (s stuck) Open(ctx context.Context, id string) (batch.Content, error) {
+	if strings.HasPrefix(id, "in-stuck") {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.Files.Open(ctx, id)
+}
+
+// TestReadingIsApart: input files that take long to read in keep no batch from its end.
+func TestReadingIsApart(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 20, time.Hour)
+		cfg := config("w")
+		cfg.Files = stuck{w.files}
+		_, stop := w.start(cfg, &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
+			a := answer(j)
+			time.Sleep(20 * time.Second)
+			return a, nil
+		}})
+		w.until("b", batch.InProgress)
+		for i := range 10 {
+			w.batch(fmt.Sprint("stuck", i), 5, time.Hour)
+		}
+		w.until("b", batch.Completed)
+		if took := time.Since(w.begun); took > time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		stop()
+		w.whole("b", 20)
 	})
 }

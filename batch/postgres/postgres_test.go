@@ -142,3 +142,65 @@ func TestStore(t *testing.T) {
 		}
 	})
 }
+
+// TestAway: a server that is not there is told of, by its address and without the
+// password.
+func TestAway(t *testing.T) {
+	dir := t.TempDir()
+	for _, dsn := range []string{"host=" + dir + " user=u password=hunter2 dbname=d", "postgres://u:hunter2@127.0.0.1:1/d"} {
+		_, err := Open(background, dsn)
+		if err == nil || !strings.Contains(err.Error(), "the batch store at ") || !strings.Contains(err.Error(), "can't be reached") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := Open(background, "postgres://u:hunter2@127.0.0.1:port/d"); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestConnectionsLost: connections that end, as when a server is started anew, cost at most
+// the changes that were under way, and the store goes on with others.
+func TestConnectionsLost(t *testing.T) {
+	dsn := server(t)
+	s, err := Open(background, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	admin, err := sql.Open("pgx", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if err := s.CreateFile(background, &batch.File{ID: "f", Tenant: "t"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Input: "f", Created: time.Now(), Expires: time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	const lines = 50
+	for line := int64(1); line <= lines; line++ {
+		if _, err := admin.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"); err != nil {
+			t.Fatal(err)
+		}
+		item := []batch.Item{{Line: line, CustomID: fmt.Sprint("c", line)}}
+		var err error
+		for range 20 {
+			// A change that may have been made is asked for again.
+			var duplicate []batch.Item
+			if duplicate, err = s.AddItems(background, "b", item); err == nil {
+				if len(duplicate) > 0 {
+					t.Errorf("line %d is another line's", line)
+				}
+				break
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := s.Batch(background, "t", "b")
+	if err != nil || b.Counts.Total != lines {
+		t.Errorf("%d items of %d: %v", b.Counts.Total, lines, err)
+	}
+}
