@@ -173,9 +173,14 @@ func (a *adviser) words() {
 	})
 	var first []string
 	say := func(format string, args ...any) { first = append(first, fmt.Sprintf(format, args...)) }
-	if !rep.Probed {
+	switch known, unknown := rep.relied(); {
+	case a.Foreign != "":
+		say("Unproven: %s, so that no mechanism is known.", a.Foreign)
+	case !rep.Probed:
 		say("Unproven: the engine was not probed, so that no mechanism is known.")
-	} else if slices.ContainsFunc(rep.Proposals, func(o Advice) bool { return o.Status == Unproven }) {
+	case unknown > 0 && known == 0:
+		say("Unproven: the probe could tell nothing that is relied on.")
+	case unknown > 0:
 		say("Unproven, in part: the probe could not tell all that is relied on.")
 	}
 	if len(rep.Distrust) > 0 {
@@ -221,6 +226,22 @@ func (a *adviser) words() {
 	a.assumed()
 }
 
+// relied counts the mechanisms that are known and those that are not, of all proposals that
+// go together: that the present is to be kept rests on them as well.
+func (rep *Report) relied() (known, unknown int) {
+	for i := range rep.Proposals {
+		for _, m := range rep.Proposals[i].Mechanisms {
+			switch {
+			case m.State != Unknown:
+				known++
+			case rep.Proposals[i].Status != Withdrawn:
+				unknown++
+			}
+		}
+	}
+	return known, unknown
+}
+
 // assumed lists what the replay takes for granted.
 func (a *adviser) assumed() {
 	rep, s := a.rep, &a.Present
@@ -230,6 +251,9 @@ func (a *adviser) assumed() {
 		say("Step times are fitted to half of the journal (R2 %.2f of %d first tokens, %.2f of %d answers) and are the same under every proposal.", f.FirstsR2, f.Firsts, f.DecodeR2, f.Decodes)
 	} else {
 		say("Step times are those of %s (%s), times %.3g, under every proposal.", e.Model.Name, e.Model.Source, e.Speed)
+	}
+	if p := a.Profile; p != nil {
+		say("The engine is as it was when it was probed, %s: %s %s, model %s. What was changed since, nobody has looked at.", prove.ClockTime(p.At), p.Kind, p.Version, p.Model)
 	}
 	way := "as they come"
 	if s.Enforced {

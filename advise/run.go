@@ -25,6 +25,9 @@ type Plan struct {
 	Policy  *sim.Policy
 	Profile *probe.Profile // nil: the engine was not probed
 	Propose []Proposal     // named by the operator
+	// Foreign is why a profile that was given is of another engine, and is not used; empty
+	// where none was.
+	Foreign string
 	// BatchClass has no objective; what it gets done is counted. Empty: batch.
 	BatchClass string
 	OnTime     admission.Objective // takes the place of the recorded limits

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -144,11 +145,19 @@ func (in *adviseInput) run(cmd *cobra.Command, args []string) (*advise.Report, e
 			return nil, fmt.Errorf("%s is no journal of headgate serve: allowed are those, since a replay needs the tokens of each prompt and answer, which other logs do not have; headgate occupancy reads them, and headgate advise --config without a journal audits", file)
 		}
 	}
+	p := &in.plan
+	said, priority := in.engine, p.Priority
 	cfg, pool, err := in.load(cmd, in.profiled(plan.Profile, cmd.Flags().Changed))
 	if err != nil {
 		return nil, err
 	}
-	p := &in.plan
+	if plan.Foreign = in.foreign(plan.Profile, cfg, pool); plan.Foreign != "" {
+		// Not its sizes either: all anew without it.
+		plan.Profile, in.engine, p.Priority = nil, said, priority
+		if cfg, pool, err = in.load(cmd, cmd.Flags().Changed); err != nil {
+			return nil, fmt.Errorf("%s, and is not used: %w", plan.Foreign, err)
+		}
+	}
 	plan.Recording, plan.OnTime, plan.Margin, plan.ModelGiven = p.Recording, p.OnTime, p.Margin, p.ModelGiven
 	if plan.Profile != nil && plan.Profile.StepTimes != nil && !p.ModelGiven {
 		p.Engine.Model, plan.ModelGiven = *plan.Profile.StepTimes, true
@@ -169,6 +178,36 @@ func (in *adviseInput) run(cmd *cobra.Command, args []string) (*advise.Report, e
 		plan.Audit = append(plan.Audit, *f)
 	}
 	return advise.Run(plan)
+}
+
+// foreign tells why a profile is of another engine than the one that the journal is of;
+// empty: nothing says that it is.
+func (in *adviseInput) foreign(p *probe.Profile, cfg *config.Config, pool int) string {
+	if p == nil {
+		return ""
+	}
+	r := in.plan.Recording
+	if cfg != nil {
+		for i := range cfg.Pools[pool].Engines {
+			e := &cfg.Pools[pool].Engines[i]
+			if slices.Contains(r.Engines, e.Name) && (in.source.Engine == "" || e.Name == in.source.Engine) && engine.Kind(e.Kind) != p.Kind {
+				return fmt.Sprintf("the profile is of a %s engine, and %s of the journal is %s", p.Kind, e.Name, e.Kind)
+			}
+		}
+	}
+	models := map[string]bool{}
+	for i := range r.Requests {
+		models[r.Requests[i].Model] = true
+	}
+	delete(models, "") // it was not recorded
+	if p.Model == "" || len(models) == 0 || models[p.Model] {
+		return ""
+	}
+	names := slices.Sorted(maps.Keys(models))
+	if len(names) > 8 {
+		names = append(names[:8], "others")
+	}
+	return fmt.Sprintf("the profile is of model %s, and the journal has %s", p.Model, strings.Join(names, ", "))
 }
 
 // given are the flags as they were, without the proposals.

@@ -373,3 +373,60 @@ pools:
 		}
 	}
 }
+
+// TestAdviseOfAnotherEngine: a profile of another kind of engine or of another model proves
+// nothing of the journal's, and none of its sizes are used.
+func TestAdviseOfAnotherEngine(t *testing.T) {
+	t.Chdir("../..")
+	const config = "prove/testdata/wave.yaml"
+	p, err := probe.Load("advise/testdata/profile.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range p.Findings {
+		switch f := &p.Findings[i]; f.Subject {
+		case probe.KVTokens:
+			f.Value = 4096.0
+		case probe.KVLayout:
+			f.Value = probe.PerSlot
+		}
+	}
+	file := filepath.Join(t.TempDir(), "profile.json")
+	for want, of := range map[string]struct {
+		kind  engine.Kind
+		model string
+	}{
+		"Unproven: the profile is of a llamacpp engine, and gpu0 of the journal is vllm, so that no mechanism is known.":       {engine.LlamaCpp, p.Model},
+		"Unproven: the profile is of model another, and the journal has headgate-simulated-m1, so that no mechanism is known.": {engine.VLLM, "another"},
+	} {
+		p.Kind, p.Model = of.kind, of.model
+		data, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, file, string(data))
+		rep := advisedReport(t, wave, "--config", config, "--profile", file, "--propose", "slots=4")
+		if !strings.HasPrefix(rep.Verdict, want) || rep.Probed {
+			t.Errorf("%s", rep.Verdict)
+		}
+		for _, o := range rep.Proposals {
+			if o.Status == advise.Advised || o.Status == advise.Withdrawn || o.LongestPresent != 8192 {
+				t.Errorf("%+v", o)
+			}
+		}
+		// Alone, it has no sizes to stand in for what flags do not say.
+		if _, err := advised(t, wave, "--profile", file); of.kind == engine.VLLM && (err == nil || !strings.Contains(err.Error(), "the profile is of model another") || !strings.Contains(err.Error(), "give --slots")) {
+			t.Errorf("%v", err)
+		}
+	}
+	p.Kind, p.Model = engine.LlamaCpp, "headgate-simulated-m1"
+	data, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, string(data))
+	rep := advisedReport(t, "--config", config, "--profile", file)
+	if len(rep.Audit) == 0 || !strings.Contains(rep.Audit[0].Text, "the profile is of a llamacpp engine: it is not used") {
+		t.Errorf("%+v", rep.Audit)
+	}
+}
