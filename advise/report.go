@@ -145,6 +145,9 @@ func (a *adviser) settle(one *Advice) {
 	if one.room && last.Verdict == Same && a.long > 0 {
 		gain = true
 		one.Reason = fmt.Sprintf("a session may have %d tokens in the place of %d, which %d requests were near to or refused for, and all else is no different", one.LongestProposed, one.LongestPresent, a.long)
+		if a.Present.MaxContext == 0 {
+			one.Reason += "; what the model takes at most is not known"
+		}
 	}
 	if len(one.Results) > 1 {
 		one.Reason += ", in the traffic since the last change"
@@ -259,7 +262,11 @@ func (a *adviser) assumed() {
 	if s.Enforced {
 		way = "by the policy"
 	}
-	say("Present: %s, %d slots, %d KV tokens (%s), sessions of up to %d tokens; requests go to it %s.", e.Scheduler, s.Slots, s.KVTokens, s.Layout, s.longest(), way)
+	layout := s.Layout
+	if a.Profile.Word(probe.KVLayout) == "" {
+		layout = "taken to be " + layout + ", which nothing shows"
+	}
+	say("Present: %s, %d slots, %d KV tokens (%s), sessions of up to %d tokens; requests go to it %s.", e.Scheduler, s.Slots, s.KVTokens, layout, s.longest(), way)
 	say("Requests come when they came and are as long as they were; nobody leaves sooner, asks again or writes longer prompts because of a setting. Caches are not replayed.")
 	say("Batch that is not in the journal is not looked at: `headgate prove` tells what more of it could have.")
 	if n := rep.Recording.Before + rep.Recording.Unfinished + rep.Recording.Uncounted + rep.Recording.TooLong + a.Recording.RefusedAll(); n > 0 {

@@ -162,7 +162,15 @@ func (in *adviseInput) run(cmd *cobra.Command, args []string) (*advise.Report, e
 	if plan.Profile != nil && plan.Profile.StepTimes != nil && !p.ModelGiven {
 		p.Engine.Model, plan.ModelGiven = *plan.Profile.StepTimes, true
 	}
-	plan.Present = in.settings(plan.Profile)
+	most := int64(0)
+	if cfg != nil {
+		for i := range cfg.Pools[pool].Engines {
+			if e := &cfg.Pools[pool].Engines[i]; e.Name == cmp.Or(in.source.Engine, p.Recording.Engines[0]) {
+				most = e.MaxContext
+			}
+		}
+	}
+	plan.Present = in.settings(plan.Profile, int(most))
 	if cfg != nil || in.policyFile != "" {
 		if plan.Policy, _, err = in.proposed(cmd, cfg, pool); err != nil {
 			return nil, err
@@ -269,17 +277,26 @@ func (in *adviseInput) profiled(p *probe.Profile, given func(string) bool) func(
 	return func(flag string) bool { return given(flag) || found[flag] }
 }
 
-// settings are the present ones, of the engine as it was made.
-func (in *adviseInput) settings(p *probe.Profile) advise.Settings {
+// settings are the present ones, of the engine as it was made. most is the longest sequence
+// that its configuration has, 0 where it says none.
+func (in *adviseInput) settings(p *probe.Profile, most int) advise.Settings {
 	e := &in.plan.Engine
 	s := advise.Settings{
 		Engine: *e, Slots: e.MaxNumSeqs, KVTokens: (e.NumBlocks - 1) * e.BlockSize, MaxContext: e.MaxModelLen,
 		Layout: cmp.Or(p.Word(probe.KVLayout), probe.Shared), Priority: in.plan.Priority, Enforced: !in.plan.Recording.Observed,
 	}
 	if e.Scheduler == simengine.LlamaServer {
-		// A slot's context follows from the KV and the slots.
-		if s.MaxContext = 0; p.Word(probe.KVLayout) == "" && !in.engine.unified {
+		if p.Word(probe.KVLayout) == "" && !in.engine.unified {
 			s.Layout = probe.PerSlot
+		}
+		// A slot's context follows from the KV and the slots, up to what a session may have
+		// for another reason: the model, or what the gateway refuses.
+		s.MaxContext = most
+		if n, ok := p.Number(probe.MaxContext); ok && most == 0 {
+			s.MaxContext = int(n)
+		}
+		if s.MaxContext >= s.KVTokens*98/100 {
+			s.MaxContext = 0 // it is the pool's
 		}
 	}
 	return s

@@ -430,3 +430,36 @@ func TestAdviseOfAnotherEngine(t *testing.T) {
 		t.Errorf("%+v", rep.Audit)
 	}
 }
+
+// TestAdviseWithinTheContext: fewer slots give a session no more than the configuration lets
+// it have, and without a limit that of the model is said to be unknown.
+func TestAdviseWithinTheContext(t *testing.T) {
+	dir := t.TempDir()
+	var b bytes.Buffer
+	if err := occupancytest.WriteJournal(&b, occupancytest.PostMortem()); err != nil {
+		t.Fatal(err)
+	}
+	journal, config, profile := filepath.Join(dir, "journal.jsonl"), filepath.Join(dir, "serve.yaml"), filepath.Join(dir, "profile.json")
+	write(t, journal, b.String())
+	write(t, profile, `{"format": 1, "kind": "llamacpp", "version": "b11669", "model": "m", "at": "2026-11-30T08:00:00Z", "took_s": 1, "requests": 1, "tokens": 1, "findings": [
+		{"subject": "kv_layout", "value": "per-slot", "confidence": "shown", "evidence": ["a request of a quarter of the KV did not run"]}]}`)
+	for most, want := range map[string]string{
+		"":                      "a session may have 75408 tokens in the place of 18852, which 68 requests were near to or refused for, and all else is no different; what the model takes at most is not known.",
+		", max_context: 18852":  "a session may have 75408 tokens in the place of 18852, which 68 requests were near to or refused for, and all else is no different; what the model takes at most is not known.",
+		", max_context: 32768":  "a session may have 32768 tokens in the place of 18852, which 68 requests were near to or refused for, and all else is no different.",
+		", max_context: 150816": "a session may have 75408 tokens in the place of 18852, which 68 requests were near to or refused for, and all else is no different; what the model takes at most is not known.",
+	} {
+		write(t, config, fmt.Sprintf(`anonymous: {classes: [interactive, batch]}
+pools:
+  - name: p
+    engines: [{name: e, kind: llamacpp, url: "http://127.0.0.1:1", slots: %d, kv_tokens: %d%s}]
+    classes:
+      - {name: interactive, floor: {slots: 7}, objective: {ttft: 10s, e2e: 2m}, queue: {wait: 60s}}
+      - {name: batch, floor: {slots: 1}, reclaim: reclaim, queue: {wait: 0s}}
+`, occupancytest.Slots, occupancytest.KV, most))
+		rep := advisedReport(t, journal, "--config", config, "--profile", profile, "--propose", "slots=2")
+		if !strings.HasPrefix(rep.Verdict, "Advised: slots=2: "+want) {
+			t.Errorf("%s: %s", most, rep.Verdict)
+		}
+	}
+}
