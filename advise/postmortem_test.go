@@ -168,3 +168,28 @@ func TestPage(t *testing.T) {
 		t.Errorf("(-want +have):\n%s", d)
 	}
 }
+
+// TestTheModelsChanged: what was shown of a model that nearly nothing asks for any more
+// proves nothing of what does.
+func TestTheModelsChanged(t *testing.T) {
+	slots, err := ParseProposal("slots=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []int{700, 1} {
+		r := theDay(t)
+		for i := from; i < len(r.Requests); i++ {
+			r.Requests[i].Model = "another"
+		}
+		rep, err := Run(&Plan{
+			Recording: r, Profile: profileOf(engine.LlamaCpp, probe.PerSlot), Propose: []Proposal{slots}, OnTime: admission.Objective{First: 10 * time.Second, Whole: 2 * time.Minute}, Margin: 0.005,
+			Present: Settings{Engine: simengine.DefaultConfig(), Slots: occupancytest.Slots, KVTokens: occupancytest.KV, Layout: probe.PerSlot},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rep.Proposals[0].Status; got != Unproven || rep.Probed || !strings.HasPrefix(rep.Verdict, "Unproven: the profile is of model m, which has ") {
+			t.Errorf("from %d: %s: %s", from, got, rep.Verdict)
+		}
+	}
+}
