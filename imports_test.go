@@ -33,14 +33,14 @@ var layers = [][]string{
 	{"bench", "config", "gateway", "prove"},
 	{"batch"},
 	{"probe", "relay", "sim"},
-	{"control", "engine", "journal"},
+	{"control", "engine", "journal", "replan"},
 	{"admission", "identity", "simengine", "telemetry"},
 	{"kv", "occupancy", "stats", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They
 // import nothing of the project but each other.
-var pure = []string{"admission", "control", "kv", "occupancy", "stats", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
+var pure = []string{"admission", "control", "kv", "occupancy", "replan", "stats", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
 
 // impure is what such a package must not import, and what of package time it
 // must not call.

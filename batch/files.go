@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"io"
+	"time"
 )
 
 // Files is where the contents of files are: a folder, or object storage.
@@ -15,6 +16,8 @@ type Files interface {
 	Open(ctx context.Context, id string) (Content, error)
 	// Remove ends a content; one that is not there is no error.
 	Remove(ctx context.Context, id string) error
+	// Each calls with every content there is, and when it was written, in no order.
+	Each(ctx context.Context, each func(id string, written time.Time) error) error
 }
 
 // Upload is a content that is being written.

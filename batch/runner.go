@@ -9,33 +9,45 @@ import (
 // Runner carries one request to its end, through the admission that live ones go through.
 type Runner interface {
 	// Run returns the answer, an engine's refusal among them, or the error of a ctx that
-	// ended first: then what was kept is in the last checkpoint.
+	// ended first: then what was kept is in the last checkpoint. Another error is taken as
+	// a failure that may pass.
 	Run(ctx context.Context, j *Job) (*Answer, error)
 }
 
 // Job is one request of a batch.
 type Job struct {
-	ID       string // unique, of this attempt
+	ID       string // the item's, the same in each attempt
 	Tenant   string
 	Key      string // name of the principal
 	Class    string
 	Endpoint string
 	Body     []byte
 	// Kept is what an earlier attempt came to, as it gave it to Checkpoint: the request
-	// goes on from there where it can. nil: it begins.
+	// goes on from there where it can, and begins anew where it can't. nil: it begins.
 	Kept json.RawMessage
-	// Checkpoint is called with what has been generated so far, at most every some tokens.
-	// It must not block for long.
-	Checkpoint func(kept json.RawMessage, output int64)
+	// Started is called when the request leaves admission's queue, each time that it does. The
+	// worker has few items in the queue at a time; one that starts makes room for the next.
+	Started func()
+	// Checkpoint is called with how many tokens have been generated so far, Kept's among them,
+	// for every token if need be. It does not block. Where it is time to write a checkpoint
+	// it calls kept, before it returns; what kept returned is not changed afterwards. What a
+	// call says after ctx has ended is always written: a runner that is stopped calls it once
+	// more, before it returns.
+	Checkpoint func(output int64, kept func() json.RawMessage)
 }
 
 // Answer is what became of a request.
 type Answer struct {
-	Status int // of HTTP
-	Body   []byte
-	// Retry: the failure may pass; after RetryAfter where something is known of when.
-	Retry      bool
-	RetryAfter time.Duration
+	Status int    // of HTTP; below 400 it succeeded
+	Body   []byte // JSON
+	// RequestID is what the engine, or the gateway, calls the request; "" for Job.ID.
+	RequestID string
+	Loan      bool // the last time it was admitted, it was on a loan
+	// Retry: the failure may pass, after RetryAfter where something is known of when.
+	// Refused: it was no fault of the request's, nothing of it ran (a full queue, no engine, a
+	// gateway that drains): it counts as no attempt, and the worker offers less.
+	Retry, Refused bool
+	RetryAfter     time.Duration
 	// Tokens as they were counted, and generated more than once.
 	Prompt, Output, Wasted int64
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Page asks for a part of a list, newest first.
+// Page asks for a part of a list, newest first: in the order in which things were
+// created.
 type Page struct {
 	After   string // name of the last one of the page before; "": the first page. ErrNotFound if there is none
 	Limit   int    // at least 1
@@ -25,8 +26,8 @@ type Waiting struct {
 }
 
 // Store is what is durable of files and batches. It is safe for concurrent use, by
-// several processes where the storage is. Times come from the caller. A change that
-// returned nil is on the disk.
+// several processes where the storage is. Times come from the caller, and are kept to
+// the microsecond. A change that returned nil is on the disk.
 type Store interface {
 	// CreateFile writes a new file's row.
 	CreateFile(ctx context.Context, f *File) error
@@ -38,6 +39,9 @@ type Store interface {
 	// ExpiredFiles are files of any tenant that are past their time and read by no batch
 	// that has not ended, limit of them at most.
 	ExpiredFiles(ctx context.Context, now time.Time, limit int) ([]*File, error)
+	// Strays are those of the names that no file of any tenant has: of contents that were
+	// left when a process died between the content and its row.
+	Strays(ctx context.Context, ids []string) ([]string, error)
 
 	// CreateBatch writes a new batch, Validating. ErrNotFound: its input file is none of the tenant's.
 	CreateBatch(ctx context.Context, b *Batch) error
@@ -47,46 +51,69 @@ type Store interface {
 	// process that starts has to go on with.
 	Unfinished(ctx context.Context) ([]*Batch, error)
 
-	// AddItems writes items of a batch that is Validating. Those it has already are left as
-	// they are, so that ingestion can be repeated. duplicate names items whose CustomID
-	// another line of the batch has; they are not written.
+	// AddItems writes items of a batch that is Validating, and counts them in its Total.
+	// Those it has already are left as they are, so that ingestion can be repeated.
+	// duplicate names items whose CustomID another line of the batch has; they are not
+	// written. ErrState: it is not Validating.
 	AddItems(ctx context.Context, batch string, items []Item) (duplicate []Item, err error)
-	// Start makes a batch that is Validating InProgress, with so many items.
+	// Start makes a batch that is Validating InProgress, with the items that it has.
 	Start(ctx context.Context, batch string, now time.Time) error
-	// Fail makes a batch that is Validating Failed, and drops its items.
+	// Fail makes a batch that is Validating Failed, without items.
 	Fail(ctx context.Context, batch string, why []LineError, now time.Time) error
 	// Cancel makes a batch that is Validating or InProgress Cancelling, and returns it as
-	// it then is. ErrState: it has ended or is about to.
+	// it then is. One that was Validating has no items any more: nothing was promised of
+	// them. One that is Cancelling stays as it is. ErrState: it has ended, or is about to.
 	Cancel(ctx context.Context, tenant, id string, now time.Time) (*Batch, error)
 
-	// Waiting lists what can be claimed of batches that are InProgress.
+	// Waiting lists batches that are InProgress and before their deadline, oldest first, with
+	// what can be claimed.
 	Waiting(ctx context.Context, now time.Time) ([]Waiting, error)
-	// Claim gives a worker up to n items of a batch until its lease ends, those of equal
-	// Prefix beside each other, after (the prefix claimed last) first and then around. An
-	// item whose lease is over is claimed anew.
+	// Claim gives a worker up to n items of a batch until its lease ends, ordered by Prefix
+	// and Line, those of the prefix after (the one claimed last) first and then around. An
+	// item whose lease is over is claimed anew. until is of all that the worker holds. Nothing
+	// is claimed of a batch that is not InProgress or is past its deadline; a claim of nothing
+	// changes nothing.
 	Claim(ctx context.Context, batch, worker string, n int, after uint64, now, until time.Time) ([]Claim, error)
-	// Renew moves the end of all leases of a worker.
+	// Renew moves the end of all that a worker holds. ErrFenced: that was over already,
+	// or it never held anything.
 	Renew(ctx context.Context, worker string, now, until time.Time) error
 	// Save writes what running items have come to. Each is fenced by itself: the result
 	// has an error for each, nil or ErrFenced, in order: of checkpoints, retries, outcomes.
+	// The fence alone decides: a lease that is over, and of which nobody claimed the item
+	// since, is no hindrance.
 	Save(ctx context.Context, c []Checkpoint, r []Retry, o []Outcome, now time.Time) ([]error, error)
 	// Lapse makes items of a batch that is past its deadline, or Cancelling, done with the
-	// result that write gives them, limit at most; left is how many remain. Of a batch that
-	// is Cancelling those under a live lease are left to their worker.
+	// result that write gives them, in the order of their lines, limit at most; left is how
+	// many remain. Of a batch that is Cancelling those under a lease that is not over are left to
+	// their worker. The first call for one that is past its deadline sets ExpiredAt.
+	// ErrState: it is neither.
 	Lapse(ctx context.Context, batch string, limit int, now time.Time, write func(Item) Outcome) (left int64, err error)
 
-	// Finalize makes a batch of which all items are done, or lapsed, Finalizing. ErrState: some are not.
+	// Finalize sets FinalizingAt of a batch of which all items are done; one that is
+	// InProgress is Finalizing then, one that is Cancelling stays so. ErrState: some are
+	// not, or it is in neither state. Called again it changes nothing.
 	Finalize(ctx context.Context, batch string, now time.Time) error
 	// Results calls each with the lines of a batch that are done, failed ones or others, in
-	// the order in which they became so, from a place on (0: the first); each result's place is
-	// given with it.
-	Results(ctx context.Context, batch string, failed bool, from int64, each func(place int64, line []byte) error) error
-	// Finish ends a batch that is Finalizing: the rows of its files are created ("" for a
-	// file without lines), the batch has their names and its last status, and items and results are
-	// dropped, in one transaction or in steps that Finish, called again, goes on with.
-	Finish(ctx context.Context, batch string, output, errors *File, status Status, now time.Time) error
+	// the order in which they became so, from behind a place on (0: the first); each
+	// result's place is given with it. There are none of a batch that has ended: they are in
+	// its files. each must not call the Store.
+	Results(ctx context.Context, batch string, failed bool, after int64, each func(place int64, line []byte) error) error
+	// Finish ends a batch that has FinalizingAt: the rows of its files are created (nil for a
+	// file without lines), the batch has their names, and its last status is what Batch.End
+	// says. It happens whole or not at all, and its rows of items and results are dropped by
+	// Vacuum. ErrState: it isn't being finalized.
+	Finish(ctx context.Context, batch string, output, errors *File, now time.Time) error
 
-	// Vacuum gives room that was dropped back to the disk, a bounded piece a call.
-	Vacuum(ctx context.Context) error
+	// Hold gives one worker at a time a name, until a time: what one process should do of
+	// several (to read an input file, to write an output). A holder calls it again to keep
+	// it, with until at now to give it up. ErrFenced: another one has it.
+	Hold(ctx context.Context, name, worker string, now, until time.Time) error
+
+	// Forget drops batches that ended before a time, limit at most, and tells how many.
+	// Their files have an expiry of their own.
+	Forget(ctx context.Context, before time.Time, limit int) (int, error)
+	// Vacuum drops rows that belong to nothing any more and gives their room back to the
+	// disk, a bounded piece a call; more tells whether to call again.
+	Vacuum(ctx context.Context) (more bool, err error)
 	Close() error
 }

@@ -49,6 +49,8 @@ type Batch struct {
 	Endpoint string // /v1/chat/completions, /v1/completions, /v1/responses or /v1/embeddings
 	Window   time.Duration
 	Metadata map[string]string
+	// KeepOutput is how long its output and error files are kept; 0: as long as any.
+	KeepOutput time.Duration
 
 	Input  string // the file it was made of
 	Output string // "" until there is one: no item succeeded, or they are not written yet
@@ -59,8 +61,34 @@ type Batch struct {
 	// Errors are why it failed, by line of its file; MaxErrors of them at most.
 	Errors []LineError
 
-	// When it came to be so; zero: it did not.
+	// When it came to be so; zero: it did not. Expires is the end of its window.
 	Created, Started, Expires, FinalizingAt, CompletedAt, FailedAt, ExpiredAt, CancellingAt, CancelledAt time.Time
+}
+
+// End is the status that a batch ends with once its files are written.
+func (b *Batch) End() Status {
+	switch {
+	case !b.CancellingAt.IsZero():
+		return Cancelled
+	case !b.ExpiredAt.IsZero():
+		return Expired
+	}
+	return Completed
+}
+
+// Ended is when a batch ended, zero where it did not.
+func (b *Batch) Ended() time.Time {
+	switch b.Status {
+	case Failed:
+		return b.FailedAt
+	case Completed:
+		return b.CompletedAt
+	case Expired:
+		return b.ExpiredAt
+	case Cancelled:
+		return b.CancelledAt
+	}
+	return time.Time{}
 }
 
 // Counts are of a batch's items. They are kept beside it, so that to ask for them costs
@@ -92,8 +120,8 @@ type Item struct {
 	CustomID string
 	// Offset and Length are the place of the line in the input file, in bytes.
 	Offset, Length int64
-	// Prefix is equal for items whose prompts begin alike, so that they can run one
-	// after the other while the engine has that beginning cached.
+	// Prefix orders items so that those whose prompts begin alike are beside each other, and
+	// can run one after the other while the engine has that beginning cached.
 	Prefix uint64
 	Tokens int64 // of the prompt, estimated
 }
@@ -102,10 +130,10 @@ type Item struct {
 // that of every earlier claim of the item: what is written under a lower one is refused.
 type Claim struct {
 	Item
-	Tenant, Class, Endpoint, Input string
-	Deadline                       time.Time // end of the batch's window
-	Fence                          int64
-	Attempts                       int // that failed before this one
+	Tenant, Key, Class, Endpoint, Input string
+	Deadline                            time.Time // end of the batch's window
+	Fence                               int64
+	Attempts                            int // that failed before this one
 	// Kept is what was checkpointed of its answer; nil: nothing.
 	Kept json.RawMessage
 }
@@ -131,6 +159,7 @@ type Outcome struct {
 }
 
 // Retry puts an item back: it failed and is to be tried again, or was given back unrun.
+// What was kept of it stays.
 type Retry struct {
 	Batch     string
 	Line      int64
@@ -150,4 +179,6 @@ var (
 	ErrState = errors.New("not in this state")
 	// ErrFenced: the claim is not the worker's any more. What it did is not written.
 	ErrFenced = errors.New("the claim is over")
+	// ErrFull: there is no room left.
+	ErrFull = errors.New("the disk of the batch store is full")
 )

@@ -135,7 +135,9 @@ type Pool struct {
 	Boundary int `yaml:"boundary"`
 	// Control is what of a fleet is the pool's own.
 	Control PoolControl `yaml:"control,omitempty"`
-	Policy  `yaml:",inline"`
+	// Replan switches the pool's one engine between named serving profiles, with what waits and with what sessions were promised: see docs/replan.md. Absent: the engine stays as it is. Not with control.
+	Replan *Replan `yaml:"replan,omitempty"`
+	Policy `yaml:",inline"`
 }
 
 // SetDefaults enforces.

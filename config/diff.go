@@ -48,10 +48,11 @@ var restarts = map[string]bool{
 	"estimates.file": true, // is read at the start
 	"control":        true, // a life in the fleet has its name and lease for as long as it lasts
 
-	"keys":          false,
-	"anonymous":     false,
-	"service_tiers": false,
-	"pools":         false, // what the leader has to know of them it is told
+	"keys":           false,
+	"anonymous":      false,
+	"service_tiers":  false,
+	"pools[].replan": true,  // the promises that were made are of its profiles
+	"pools":          false, // what the leader has to know of them it is told
 }
 
 // needsRestart looks a setting up, such as pools[].engines[].url.

@@ -132,6 +132,11 @@ func TestEverySettingIsCompared(t *testing.T) {
 		if c == nil {
 			t.Fatal(problems)
 		}
+		r, problems := Parse("hg.yaml", []byte(replanned))
+		if r == nil {
+			t.Fatal(problems)
+		}
+		c.Pools[0].Replan = r.Pools[0].Replan
 		return c
 	}
 	compared := map[string]bool{}
@@ -172,7 +177,7 @@ func TestEverySettingIsCompared(t *testing.T) {
 	c := base()
 	of(reflect.ValueOf(c).Elem(), spot{}, c)
 	for _, s := range settings(t) {
-		if !compared[s] && !strings.HasSuffix(s, ".name") && !slices.Contains([]string{"keys", "pools", "pools[].engines", "pools[].classes", "pools[].aliases"}, s) {
+		if !compared[s] && !strings.HasSuffix(s, ".name") && !slices.Contains([]string{"keys", "pools", "pools[].engines", "pools[].classes", "pools[].aliases", "pools[].replan.profiles"}, s) {
 			t.Errorf("%s was not compared", s)
 		}
 	}

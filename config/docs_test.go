@@ -66,6 +66,19 @@ func TestDocumentedExample(t *testing.T) {
 	}
 }
 
+// TestDocumentedProfiles: so is the pool of the page about profiles.
+func TestDocumentedProfiles(t *testing.T) {
+	b, err := os.ReadFile("../docs/replan.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "```yaml\n")
+	example, _, ok := strings.Cut(rest, "```\n")
+	if c, problems := Parse("example", []byte("anonymous: {classes: [interactive, batch]}\n"+example)); !ok || c == nil || Errors(problems) > 0 {
+		t.Errorf("%v", problems)
+	}
+}
+
 func settingsTable(t *testing.T) string {
 	var c Config
 	setDefaults(reflect.ValueOf(&c).Elem())

@@ -113,6 +113,8 @@ var patterns = map[string]string{
 	"config.Forward.Address":     `^https?://[^/?#]`,
 	"config.Forward.SecretEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Control.PasswordEnv": `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
+	"config.Hook.URL":            `^https?://[^/?#]`,
+	"config.Hook.KeyEnv":         `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Engine.APIKeyEnv":    `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"identity.Key.Hash":          `^sha256:[0-9A-Fa-f]{64}$`,
 }
@@ -151,6 +153,19 @@ pools:
       - {name: batch, floor: {slots: 1}}
 `
 
+// replanned is a good pool with a replan, which there is none of in a fleet.
+const replanned = `anonymous: {classes: [interactive]}
+pools:
+  - name: p
+    engines: [{name: e, kind: vllm, url: "http://h"}]
+    classes: [{name: interactive, floor: {slots: 1}}]
+    replan:
+      home: a
+      profiles:
+        - {name: a, slots: 1, kv_tokens: 1000000000000, max_context: 1000000000000, switch: {url: "http://h", key_env: K}}
+        - {name: b, slots: 1, kv_tokens: 2, max_context: 2, switch: {command: [c]}}
+`
+
 // schemaWriter asks the validation what it allows: it sets one value of a good
 // configuration at a time and looks for what is said at its path. So no bound and no
 // list of names stands a second time here.
@@ -158,6 +173,8 @@ type schemaWriter struct {
 	t        *testing.T
 	comments map[string]string // package.Type.Field, or package.Type
 	c        *Config
+	// replanned is asked of replan, with which engines are allowed other figures.
+	replanned *Config
 }
 
 func writeSchema(t *testing.T) []byte {
@@ -165,8 +182,12 @@ func writeSchema(t *testing.T) []byte {
 	if c == nil {
 		t.Fatal(problems)
 	}
+	r, problems := Parse("replanned.yaml", []byte(replanned))
+	if r == nil {
+		t.Fatal(problems)
+	}
 	dirs := []string{".", "../identity", "../journal", "../telemetry"}
-	w := schemaWriter{t: t, c: c, comments: fieldComments(t, dirs...)}
+	w := schemaWriter{t: t, c: c, replanned: r, comments: fieldComments(t, dirs...)}
 	typeComments(t, w.comments, dirs...)
 	s := w.object(reflect.ValueOf(c).Elem(), "")
 	s.Schema, s.Title = "https://json-schema.org/draft/2020-12/schema", "Headgate configuration"
@@ -213,7 +234,7 @@ func (w *schemaWriter) object(v reflect.Value, path string) *schema {
 	return s
 }
 
-func (w *schemaWriter) fields(s *schema, v, defaults reflect.Value, path string) {
+func (w schemaWriter) fields(s *schema, v, defaults reflect.Value, path string) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		key, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
@@ -226,7 +247,12 @@ func (w *schemaWriter) fields(s *schema, v, defaults reflect.Value, path string)
 		}
 		at := strings.TrimPrefix(path+"."+key, ".")
 		name := typeName(v.Type()) + "." + f.Name
-		p := w.value(v.Field(i), at, name)
+		inner, of := w, v.Field(i)
+		if at == "pools[0].replan" {
+			inner.c = w.replanned
+			of = reflect.ValueOf(&w.replanned.Pools[0].Replan).Elem()
+		}
+		p := inner.value(of, at, name)
 		if text := w.comments[name]; text != "" {
 			p.Description = described(text, f.Name, strings.ReplaceAll(at, "[0]", "[]"))
 		}

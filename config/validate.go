@@ -48,6 +48,9 @@ func (c *Config) validate(l *list) {
 		}
 		errors := Errors(l.problems)
 		p.validate(l, at, engines)
+		if p.Replan != nil && c.Control != nil {
+			l.bad(at+".replan", "a mapping", "nothing "+inFleet+": replicas that share an engine can't each decide what it is")
+		}
 		c.shared(i, l, Errors(l.problems) == errors)
 		for j, m := range p.Models {
 			switch path := fmt.Sprintf("%s.models[%d]", at, j); {
@@ -155,13 +158,19 @@ func (p *Pool) validate(l *list, at string, engines unique) {
 	for i := range p.Engines {
 		path := fmt.Sprintf("%s.engines[%d]", at, i)
 		engines.name(l, path+".name", p.Engines[i].Name)
-		p.Engines[i].validate(l, path)
+		e := p.inProfile(p.Engines[i])
+		e.validate(l, path)
 	}
+	profiles := p.Replan != nil && p.replanned(l, at)
 	if p.Boundary < 0 || p.Boundary > 64 {
 		l.bad(at+".boundary", p.Boundary, "0 to 64 requests")
 	}
 	if errors := Errors(l.problems); p.Policy.validate(l, at+".") == errors && len(p.Classes) <= maxClasses {
-		p.check(at+".", p.Envelope(), l)
+		if profiles {
+			p.checkProfiles(at+".", l)
+		} else {
+			p.check(at+".", p.Envelope(), l)
+		}
 	}
 }
 
@@ -234,6 +243,16 @@ func (c *Config) Unset(getenv func(string) string) []Problem {
 		for j, e := range c.Pools[i].Engines {
 			if e.APIKeyEnv != "" && getenv(e.APIKeyEnv) == "" {
 				l.warn(fmt.Sprintf("pools[%d].engines[%d].api_key_env", i, j), "the variable is not set here, and serve does not start without it")
+			}
+		}
+	}
+	for i := range c.Pools {
+		if c.Pools[i].Replan == nil {
+			continue
+		}
+		for j, q := range c.Pools[i].Replan.Profiles {
+			if q.Switch != nil && q.Switch.KeyEnv != "" && getenv(q.Switch.KeyEnv) == "" {
+				l.warn(fmt.Sprintf("pools[%d].replan.profiles[%d].switch.key_env", i, j), "the variable is not set here, and serve does not start without it")
 			}
 		}
 	}

@@ -195,7 +195,11 @@ func openStream(ctx context.Context, url string, body object) (*stream, error) {
 		text, _ := io.ReadAll(res.Body)
 		return nil, fmt.Errorf("%s: %s", res.Status, text)
 	}
-	return &stream{body: res.Body, lines: bufio.NewScanner(res.Body)}, nil
+	return newStream(res.Body), nil
+}
+
+func newStream(body io.ReadCloser) *stream {
+	return &stream{body: body, lines: bufio.NewScanner(body)}
 }
 
 func (s *stream) close() { s.body.Close() }

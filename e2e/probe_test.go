@@ -174,10 +174,25 @@ func runProbe(t *testing.T, a aProbe) *prober.Profile {
 // TestProbeWantsConsent: without --yes nothing is generated.
 func TestProbeWantsConsent(t *testing.T) {
 	e := headgate.StartEngine(t, "--speed", "0.05")
-	cmd := exec.CommandContext(t.Context(), headgate.Binary(t), "probe", "--url", e.URL, "--kind", "vllm")
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "nothing was sent: --yes allows it") || !strings.Contains(string(out), "kv_tokens, kv_layout") {
-		t.Errorf("%v\n%s", err, out)
+	file := filepath.Join(t.TempDir(), "headgate.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(ofOne, "ENGINE", e.URL)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--url", e.URL, "--kind", "vllm"}, {"--config", file, "--engine", "gpu0"}} {
+		cmd := exec.CommandContext(t.Context(), headgate.Binary(t), append([]string{"probe"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "nothing was sent: --yes allows it") || !strings.Contains(string(out), "kv_tokens, kv_layout") {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	for _, wrong := range []struct{ args, say string }{
+		{"--config " + file + " --engine gpu1", `--engine is "gpu1"`}, {"--config " + file, "both or neither"}, {"--config " + file + " --engine gpu0 --kind vllm", "--kind: not with --config"},
+		{"--url " + e.URL, "--kind is"}, {"--url " + e.URL + " --kind vllm --only speed", "--only is speed"}, {"--url " + e.URL + " --kind vllm --max-tokens 0", "--max-tokens is 0"},
+	} {
+		out, err := exec.CommandContext(t.Context(), headgate.Binary(t), append([]string{"probe"}, strings.Fields(wrong.args)...)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), wrong.say) {
+			t.Errorf("%s: %v\n%s", wrong.args, err, out)
+		}
 	}
 	if said := scraped(t, e.URL); !strings.Contains(said, "vllm:generation_tokens_total") || !strings.Contains(said, `vllm:generation_tokens_total{engine="0",model_name="headgate-simulated-m1"} 0`) {
 		t.Errorf("the engine has generated:\n%s", said)

@@ -21,6 +21,8 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	mux := common(metrics, g.Ready, g.Problems)
 	mux.HandleFunc("GET /api/recalls", g.recalls)
 	mux.HandleFunc("GET /api/switches", g.switches)
+	mux.HandleFunc("GET /api/plan", g.plans)
+	mux.HandleFunc("POST /api/plan", g.setPlan)
 	mux.HandleFunc("GET /api/observe", g.observedAll)
 	mux.HandleFunc("GET /api/pools/{pool}/observe", g.observed)
 	for path, which := range map[string]relay.Switch{"lending": relay.SwitchLending, "drain": relay.SwitchDrain, "bypass": relay.SwitchBypass} {

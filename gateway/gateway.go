@@ -212,8 +212,13 @@ func (g *Gateway) carry(w *response, r *http.Request, p *identity.Principal, req
 		if err == nil {
 			own, w.asks, err = p.Limits(r.Header)
 		}
+		var tokens int64
+		if err == nil {
+			tokens, err = contextOf(r.Header)
+		}
 		if err == nil {
 			call := w.call(p, req, own)
+			call.Context = tokens
 			done, failure := g.forward(w, r, pool, call)
 			if done {
 				return failure

@@ -50,6 +50,7 @@ type setup struct {
 	anonymous bool                // and no keys
 	reclaim   bool                // loans are ended at once
 	observe   bool                // the pool does
+	replan    *relay.Replan       // of the pool
 	objective admission.Objective // of interactive
 	slo       bool                // alice may have limits of her own, from 100 ms on
 	fleet     *Fleet              // that the pool is of, as replica a if none is said
@@ -165,7 +166,7 @@ func newRig(t testing.TB, s setup) *rig {
 		s.fleet.Pools, s.fleet.Log = func() []*relay.Pool { return []*relay.Pool{r.pool} }, log
 	}
 	r.pool = relay.New(relay.Config{
-		Name: "main", Observe: s.observe, Replica: replica, Journal: s.journal, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
+		Name: "main", Observe: s.observe, Replan: s.replan, Replica: replica, Journal: s.journal, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
 		Engines:     []relay.Engine{{Name: "gpu0", Adapter: adapter, ObserveEvery: 250 * time.Millisecond, Priority: []int{0, 10}}},
 		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: relay.NewMetrics(r.metrics),
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {

@@ -36,10 +36,12 @@ type modelJSON struct {
 	// Context that every engine with the model takes, in tokens; absent, never 0,
 	// where no engine says.
 	MaxModelLen int `json:"max_model_len,omitempty"`
+	// Of a pool that re-plans.
+	Headgate *profilesJSON `json:"headgate,omitempty"`
 }
 
 func modelView(m relay.Model) modelJSON {
-	return modelJSON{ID: m.ID, Object: "model", OwnedBy: "headgate", MaxModelLen: m.MaxContext}
+	return modelJSON{ID: m.ID, Object: "model", OwnedBy: "headgate", MaxModelLen: m.MaxContext, Headgate: profilesView(&m)}
 }
 
 func (g *Gateway) models(w *response, _ *http.Request, _ *identity.Principal) *wire.Error {

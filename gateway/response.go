@@ -104,6 +104,7 @@ func (w *response) Admitted(d relay.Decision) {
 	if g := d.Grant.String(); g != "" {
 		w.header.Set(headerGrant, g)
 	}
+	w.contract(&d)
 	if w.asks {
 		w.header.Set(headerObjective, w.objective(d.Objective))
 	}

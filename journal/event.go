@@ -49,6 +49,8 @@ const (
 	LendingOpened Kind = "lending_opened" // it lends again
 	EngineState   Kind = "engine_state"   // an engine became ready, loading or down
 	Switched      Kind = "switched"       // an operator has used a switch: see Switch
+	Planned       Kind = "planned"        // the engine is taken to another profile, or is not: see Plan
+	Promised      Kind = "promised"       // a session has a longer context from now on: see ContextTokens
 	Started       Kind = "started"        // the process began to write
 	Stopped       Kind = "stopped"        // it stopped in an orderly way
 	Forwarded     Kind = "forwarded"      // a request was sent on to another replica, Peer, whose journal has its life
@@ -59,7 +61,7 @@ var kinds = map[Kind]bool{
 	Arrived: true, Queued: true, Admitted: true, Warming: true, Dispatched: true, Scheduled: true, FirstToken: true,
 	Progress: true, Ended: true, Released: true, Finished: true, Rejected: true, Ghost: true,
 	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true, RecallClosed: true,
-	LendingClosed: true, LendingOpened: true, EngineState: true, Switched: true,
+	LendingClosed: true, LendingOpened: true, EngineState: true, Switched: true, Planned: true, Promised: true,
 	Forwarded: true, Started: true, Stopped: true, Dropped: true,
 }
 
@@ -137,6 +139,10 @@ type Event struct {
 	OwnLimits   bool   `json:"own_limits,omitempty"`
 	Missed      string `json:"missed,omitempty"`
 
+	// ContextTokens is what one sequence of the request's session may come to for as long as
+	// the session lives.
+	ContextTokens int64 `json:"context_tokens,omitempty"`
+
 	Revision uint64 `json:"revision,omitempty"` // of the class table that allowed it
 	// Grant, in a fleet, is the epoch and revision of the grant that allowed it, or
 	// "survival" where none was in force.
@@ -152,6 +158,23 @@ type Event struct {
 	Shadow bool `json:"shadow,omitempty"`
 
 	Switch *Switch `json:"switch,omitempty"` // of a switched event; not changed any more once it is appended
+	Plan   *Plan   `json:"plan,omitempty"`   // of a planned event; the same
+}
+
+// Plan is one step of an engine from a serving profile to another.
+type Plan struct {
+	// Does is drain, switch, return (the switch has failed), reopen (it serves again, in To),
+	// or would switch, of a dry run.
+	Does string `json:"does"`
+	From string `json:"from"`
+	To   string `json:"to"`
+	Why  string `json:"why"`
+	// Gain and Cost are what was expected of the switch, in slot-seconds, and WaitedNS for how
+	// long the demand had waited for it. TookNS is what drain and switch have taken.
+	Gain     float64 `json:"gain_slot_s,omitempty"`
+	Cost     float64 `json:"cost_slot_s,omitempty"`
+	WaitedNS int64   `json:"waited_ns,omitempty"`
+	TookNS   int64   `json:"took_ns,omitempty"`
 }
 
 // Switch is one use of an operator's switch.

@@ -26,6 +26,7 @@ type terms struct {
 	splits  bool   // a prompt can be computed there in pieces
 	block   int    // tokens
 	epoch   uint32 // of the engine
+	profile string // that it is in
 }
 
 // terms also lets the core end the attempt from now on.
@@ -50,6 +51,7 @@ func (a *attempt) terms() terms {
 		splits:  p.warmsLocked(a.live, e) && p.engines[e].misread < maxMisread,
 		block:   max(caps.BlockSize, 1),
 		epoch:   p.engines[e].epoch,
+		profile: p.profileLocked(),
 	}
 	t.model, t.has = p.upstreamLocked(e, req.Model)
 	t.window, _ = longest(caps, t.model)
@@ -83,7 +85,7 @@ func (a *attempt) runWhole(ctx context.Context, t *terms) {
 	p, r, req := a.pool, a.record, a.call.Request
 	a.admitted(Decision{
 		Queued: r.waited, Wait: time.Since(a.call.Arrived), Loan: a.admit.Loan, Grant: r.grant, Observed: r.mind.shadow != nil,
-		Objective: r.objective,
+		Objective: r.objective, Profile: t.profile, Context: r.plan.granted,
 	})
 	// Upstream always streams, so that what an answer has come to is known while
 	// it runs; except where several sequences make up one whole answer, and where

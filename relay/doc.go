@@ -78,6 +78,9 @@ type Call struct {
 	// Session is the client's name for what its requests share a growing prefix in;
 	// "" is none.
 	Session string
+	// Context is what one sequence of the session may come to, in tokens, prompt and output,
+	// as the client says; 0: it does not, below 0: the session ends with this request.
+	Context int64
 	// TTFT and TPOT are limits of the request's own, which the caller has checked that
 	// it may have; 0 is its class's.
 	TTFT, TPOT time.Duration
@@ -98,6 +101,10 @@ type Decision struct {
 	// Observed: nothing was decided, since the pool only observes.
 	Observed bool
 	Grant    Provenance
+	// Profile is the one that the engine is in, "" where it has none, and Context what the
+	// request's session has as long as it lives, in tokens.
+	Profile string
+	Context int64
 	// Objective is what it was offered with: its class's, with its own limits.
 	Objective admission.Objective
 }
@@ -134,6 +141,8 @@ type Config struct {
 	// Observe passes every request on at once, and only notes what the table would have
 	// done.
 	Observe bool
+	// Replan switches the pool's one engine between profiles; nil: it stays as it is.
+	Replan *Replan
 	// Capacity bounds the requests in the pool at a time, waiting and running.
 	Capacity int
 	// IdleTimeout is how long an engine may be silent.

@@ -20,6 +20,8 @@ type Metrics struct {
 	pieces   *prometheus.CounterVec
 	warmed   *prometheus.CounterVec
 	limits   *prometheus.CounterVec
+	profiles *prometheus.CounterVec
+	replans  *prometheus.HistogramVec
 }
 
 // secondsBuckets spans from a millisecond to ten minutes.
@@ -64,7 +66,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "headgate_objectives_total",
 		Help: "Answers held against each limit (ttft, tpot, e2e) of their objective, by whose limit it was (class, or request where it gave one of its own) and outcome: on_time or late. What failed is late; refusals and clients that left are in headgate_requests_total alone.",
 	}, []string{"pool", "class", "limit", "by", "outcome"})
-	r.MustRegister(m.decision, m.wait, m.ttft, m.duration, m.requests, m.recalls, m.pieces, m.warmed, m.limits)
+	m.profiles = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "headgate_replan_switches_total",
+		Help: "Switches of an engine to a profile by how they ended: done, failed (the engine was taken back), given_up (before the engine was touched), or would, of a dry run.",
+	}, []string{"pool", "profile", "outcome"})
+	m.replans = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "headgate_replan_switch_seconds", Help: "What a switch to a profile that was done has taken, from the begin of its drain until the engine served again.", Buckets: secondsBuckets,
+	}, []string{"pool", "profile"})
+	r.MustRegister(m.decision, m.wait, m.ttft, m.duration, m.requests, m.recalls, m.pieces, m.warmed, m.limits, m.profiles, m.replans)
 	return m
 }
 
@@ -98,6 +107,13 @@ func (m *Metrics) refused(pool, class, cause string) {
 	m.requests.WithLabelValues(pool, class, "rejected_"+cause).Inc()
 }
 
+func (m *Metrics) switched(pool, profile, outcome string, took time.Duration) {
+	m.profiles.WithLabelValues(pool, profile, outcome).Inc()
+	if outcome == "done" {
+		m.replans.WithLabelValues(pool, profile).Observe(took.Seconds())
+	}
+}
+
 func (m *Metrics) recall(pool, class, event string, after time.Duration) {
 	m.recalls.WithLabelValues(pool, class, event).Observe(after.Seconds())
 }
@@ -116,6 +132,9 @@ var (
 	descForeign  = poolDesc("engine_foreign", "What the engine runs that was not sent from here, by its gauges and the ledger.", "engine", "resource")
 	descEngine   = poolDesc("engine_ready", "1 while the engine takes work.", "engine")
 	descSwitch   = poolDesc("switch", "1 while an operator has the switch on: lending_paused, drain, bypass (nothing is decided).", "switch")
+	descProfile  = poolDesc("replan_profile", "1 for the profile that the engine is in, or was last in.", "profile")
+	descHeld     = poolDesc("replan_held", "Requests that wait for a profile that holds them.")
+	descPromises = poolDesc("replan_promises", "Live sessions that were promised a longer context than every profile gives.")
 	descGhosts   = poolDesc("ghosts", "Holds whose attempt is over and whose release is not confirmed.")
 
 	descOffered  = poolDesc("offered_total", "Requests offered to admission.", "class")
@@ -138,7 +157,7 @@ func NewCollector(pools func() []*Pool) *Collector { return &Collector{pools} }
 // Describe implements prometheus.Collector.
 func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descEnvelope, descUsed, descHold, descFloor, descQueue, descLoans, descLending, descForeign, descEngine, descGhosts, descSwitch,
+		descEnvelope, descUsed, descHold, descFloor, descQueue, descLoans, descLending, descForeign, descEngine, descGhosts, descSwitch, descProfile, descHeld, descPromises,
 		descOffered, descAdmitted, descLent, descRecalls, descReclaims, descRequeued, descLost, descWaste, descTokens,
 	} {
 		ch <- d
@@ -175,6 +194,13 @@ func (p *Pool) collect(ch chan<- prometheus.Metric) {
 	}
 	for which, state := range p.Switches() {
 		gauge(descSwitch, flag(state.On), string(which))
+	}
+	if v := p.Plan(); v != nil {
+		for i := range v.Profiles {
+			gauge(descProfile, flag(v.Profiles[i].Name == v.Profile), v.Profiles[i].Name)
+		}
+		gauge(descHeld, float64(v.Held))
+		gauge(descPromises, float64(v.Sessions))
 	}
 	s := p.Snapshot()
 	if s == nil {

@@ -35,7 +35,7 @@ func (p *Pool) newMindLocked(observe bool) *mind {
 	p.minds = append(p.minds, m)
 	for k := range p.engines {
 		p.stepLocked(m, &admission.Event{Kind: admission.Observe, Engine: admission.Engine(k), Gauge: admission.Gauge{
-			State: p.engines[k].state, Asked: p.now(), Running: -1, KV: -1, Progress: -1, Preemptions: -1,
+			State: p.shownLocked(p.engines[k].state), Asked: p.now(), Running: -1, KV: -1, Progress: -1, Preemptions: -1,
 		}})
 	}
 	return m

@@ -17,6 +17,17 @@ type Model struct {
 	// MaxContext in tokens that every engine of the pool takes that has the model: the
 	// engine's own limit, or all of its KV where that is less; 0 if none says.
 	MaxContext int
+	// Of a pool that re-plans, the profile that its engine is in, and all that there are;
+	// MaxContext is then what each gives.
+	Profile  string
+	Profiles []ModelProfile
+}
+
+// ModelProfile is what a profile gives a model.
+type ModelProfile struct {
+	Name       string
+	MaxContext int // tokens of one sequence
+	Slots      int
 }
 
 // Match tells how well a model's name is one of the pool's: 0 is not at all, a whole
@@ -256,6 +267,17 @@ func (p *Pool) modelsLocked() []Model {
 			add(i, a.Name)
 		}
 	})
+	if p.plan != nil {
+		// What is told here has to hold in whichever profile a request meets.
+		for k := range models {
+			m := &models[k]
+			m.MaxContext, m.Profile = int(p.plan.contract.Guarantee()), p.profileLocked()
+			for i := range p.plan.cfg.Profiles {
+				q := &p.plan.cfg.Profiles[i]
+				m.Profiles = append(m.Profiles, ModelProfile{Name: q.Name, MaxContext: int(contextOf(q)), Slots: q.Slots})
+			}
+		}
+	}
 	return models
 }
 
@@ -273,6 +295,9 @@ func (p *Pool) problemsLocked() (all []string) {
 		if now := p.switches[s]; now.On {
 			all = append(all, fmt.Sprintf("pool %s: switch %s is %s", p.cfg.Name, s, now.word()))
 		}
+	}
+	if p.plan != nil && p.plan.amiss != nil && p.engines[0].state != admission.Ready {
+		all = append(all, fmt.Sprintf("pool %s: engine %s: %v", p.cfg.Name, p.live().Engines[0].Name, p.plan.amiss))
 	}
 	for _, a := range p.live().Aliases {
 		if p.noneLocked(p.hasLocked(a.Name)) {

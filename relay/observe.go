@@ -58,6 +58,7 @@ func (p *Pool) follow(ctx context.Context, i int) {
 			}
 			p.observed(i, turn, state, &o)
 		}
+		p.replan(&o)
 		if now := p.live().Engines[i].ObserveEvery; now != every {
 			every = now
 			tick.Reset(every)
@@ -99,7 +100,10 @@ func (p *Pool) away(i int, o *engine.Observation) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.engines[i]
-	return !s.taken || s.state != admission.Ready || o.Progress >= 0 && o.Progress < s.last.Progress
+	if p.plan.busy() {
+		return false
+	}
+	return p.plan.arriving() || !s.taken || s.state != admission.Ready || o.Progress >= 0 && o.Progress < s.last.Progress
 }
 
 // discover asks an engine what it is and brings the table up to date. An engine
@@ -125,6 +129,9 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 	if s.turn != turn {
 		return admission.Down
 	}
+	if err := p.profiledLocked(&caps); err != nil {
+		return admission.Loading
+	}
 	same := s.known && sameCapacity(&s.caps, &caps)
 	s.known, s.caps, s.missed, s.misread = true, caps, nil, 0
 	s.epoch++
@@ -132,6 +139,7 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 	p.troublesomeLocked()
 	p.recheckLocked()
 	if same && s.taken {
+		p.arrivedLocked()
 		return admission.Ready
 	}
 	if !same {
@@ -142,6 +150,7 @@ func (p *Pool) discover(ctx context.Context, i, turn int) admission.State {
 	if !p.takeLocked(i) {
 		return admission.Loading
 	}
+	p.arrivedLocked()
 	return admission.Ready
 }
 
@@ -170,6 +179,13 @@ func (p *Pool) takeLocked(i int) bool {
 		p.why = err
 		return false
 	}
+	cores, err := p.coresLocked(live)
+	if err != nil {
+		s.taken, p.why = false, err
+		p.cfg.Log.Error("no table for a profile", "pool", p.cfg.Name, "err", err)
+		return false
+	}
+	p.refitLocked(cores)
 	p.why, s.taken = nil, true
 	for k := range p.engines {
 		p.engines[k].taken = p.engines[k].taken || all && p.engines[k].known
@@ -233,7 +249,7 @@ func (p *Pool) observed(i, turn int, state admission.State, o *engine.Observatio
 		running = int32(o.Running + max(o.Waiting, 0))
 	}
 	p.allLocked(&admission.Event{Kind: admission.Observe, Engine: admission.Engine(i), Gauge: admission.Gauge{
-		State: state, Asked: admission.Time(o.Asked.Sub(p.cfg.Start)), Running: running, KV: int64(o.KVUsed), Progress: o.Progress, Preemptions: o.Preemptions,
+		State: p.shownLocked(state), Asked: admission.Time(o.Asked.Sub(p.cfg.Start)), Running: running, KV: int64(o.KVUsed), Progress: o.Progress, Preemptions: o.Preemptions,
 	}})
 }
 

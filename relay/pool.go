@@ -52,7 +52,8 @@ type Pool struct {
 	timings  timings
 	marks    marks
 	numbers  numbers
-	trouble  string // what Problems said last
+	trouble  string    // what Problems said last
+	plan     *planning // nil: the engines stay as they are
 }
 
 // recall is what the pool remembers of a class's recall.
@@ -104,6 +105,7 @@ type record struct {
 	barred           uint64              // engines that the core does not give it to
 	objective        admission.Objective // that it was offered with
 	first            time.Time           // of the first token of the answer that its client gets; its goroutine's alone
+	plan             planned
 
 	// Guarded by the pool's mutex.
 	stage     stage
@@ -141,6 +143,7 @@ func New(cfg Config) *Pool {
 		cfg: cfg, tenants: map[string]admission.Tenant{}, armed: admission.Never,
 		engines: make([]engineState, len(cfg.Engines)), price: wire.NewEstimator(maxModels), recalls: make([]recall, len(cfg.Classes)),
 		why: errNoEngine, idle: make(chan struct{}), listed: map[string]bool{}, switches: map[Switch]SwitchState{}, fleet: newFleet(&cfg),
+		plan: newPlanning(cfg.Replan),
 	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	p.settings.Store(newSettings(cfg))
@@ -234,6 +237,7 @@ func (p *Pool) deliverLocked(m *mind, now admission.Time, e *admission.Effect) {
 		line.ReservedTokens, line.MaxTokens, line.QueueNS = e.Tokens, e.Limit, int64(now-r.arrived)
 		if !r.ran {
 			r.ran = true
+			p.beginsLocked(r, e.Limit)
 			p.cfg.Metrics.waited(p.cfg.Name, r.call.Class, now-r.arrived)
 		}
 	case admission.Warm:
@@ -254,6 +258,10 @@ func (p *Pool) deliverLocked(m *mind, now admission.Time, e *admission.Effect) {
 		r.stage, r.end = stageOver, *e
 		p.records[e.ID.Slot()] = nil
 		p.free = append(p.free, e.ID.Slot())
+		if r.plan.back {
+			p.outLocked(r)
+			return
+		}
 		if e.Op == admission.Done {
 			r.signal()
 			return
@@ -413,7 +421,7 @@ func (p *Pool) Ready() error {
 		return fmt.Errorf("pool %s: %w", p.cfg.Name, err)
 	}
 	for i := range p.engines {
-		if p.engines[i].state == admission.Ready {
+		if p.engines[i].state == admission.Ready || p.plan.switching() {
 			return nil
 		}
 	}
@@ -527,6 +535,9 @@ func (p *Pool) Drain(ctx context.Context) int {
 	if p.core != nil {
 		t := *p.table
 		p.applyLocked(&t)
+	}
+	if p.plan != nil {
+		p.callInLocked()
 	}
 	if p.active == 0 {
 		closeOnce(p.idle)

@@ -71,7 +71,15 @@ func (p *Pool) Prepare(next Config) (*Change, error) {
 		c.Discard()
 		return nil, err
 	}
+	if p.plan != nil && (len(c.fresh) > 0 || len(next.Engines) != 1) {
+		c.Discard()
+		return nil, errors.New("an engine that is switched between profiles is replaced with a restart")
+	}
 	if _, err := p.tableLocked(s, func(i int) bool { return i < len(p.engines) && p.engines[i].known && !now.gone[i] }); err != nil && !errors.Is(err, errNoEngine) {
+		c.Discard()
+		return nil, err
+	}
+	if _, err := p.coresLocked(s); err != nil {
 		c.Discard()
 		return nil, err
 	}
@@ -151,6 +159,10 @@ func (c *Change) Commit() error {
 	}
 	stays := func(i int) bool { return !s.gone[i] && !slices.Contains(c.fresh, i) }
 	t, err := p.tableLocked(s, func(i int) bool { return stays(i) && p.engines[i].known })
+	cores, unfit := p.coresLocked(s)
+	if unfit != nil {
+		err = unfit
+	}
 	if err != nil && !errors.Is(err, errNoEngine) {
 		p.engines = p.engines[:len(p.live().Engines)]
 		c.Discard()
@@ -187,6 +199,7 @@ func (c *Change) Commit() error {
 		p.waitLocked(s)
 	case p.core != nil:
 		p.why = nil
+		p.refitLocked(cores)
 		p.applyLocked(t)
 	}
 	p.modeLocked()
@@ -231,6 +244,11 @@ func (p *Pool) tableLocked(s *settings, open func(i int) bool) (*admission.Table
 	if !slices.ContainsFunc(specs, func(e admission.EngineSpec) bool { return !e.Closed }) {
 		return nil, errNoEngine
 	}
+	return tableOf(s, specs)
+}
+
+// tableOf is the table of settings for engines that are described.
+func tableOf(s *settings, specs []admission.EngineSpec) (*admission.Table, error) {
 	t, err := s.Resolve(specs)
 	if err != nil {
 		return nil, err

@@ -69,6 +69,7 @@ func (a *attempt) tell() (again bool) {
 	}
 	p.stepLocked(r.mind, &admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(out), Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	again = r.stage != stageOver
+	a.comesLocked()
 	if again && !a.piece() && r.kept == nil {
 		r.lost += a.before // it begins anew, and the core still takes that for kept
 	}

@@ -56,7 +56,7 @@ func (p *Pool) carry(ctx context.Context, r *record, sink Sink) *wire.Error {
 // abandon cleans up behind a sink that panicked: the goroutine is on its way
 // out, and what its request holds must not stay taken.
 func (p *Pool) abandon(r *record, a *attempt, sink Sink) {
-	p.step(r.mind, &admission.Event{Kind: admission.Cancel, ID: r.id})
+	p.cancel(r)
 	p.mu.Lock()
 	stage, hold := r.stage, r.admit.Hold
 	p.mu.Unlock()
@@ -116,19 +116,41 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	case len(p.free) == 0:
 		return nil, p.turnAwayLocked(r, admission.CauseQueueFull, wire.QueueFull(call.Class, p.cfg.Capacity, p.cfg.Capacity, 0))
 	}
-	tenant, ok := p.tenants[call.Tenant]
+	p.active++
+	if p.gatesLocked(r) {
+		if why, want, allowed := p.hostLocked(r); why != admission.CauseNone {
+			p.active--
+			return nil, p.offerOutside(r, why, want, allowed)
+		}
+		p.logLocked(r, &journal.Event{Kind: journal.Queued, Mono: int64(p.now()), Cause: "profile"})
+		return r, nil
+	}
+	p.enterLocked(r)
+	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
+	return r, nil
+}
+
+// resumableLocked tells from what a request is continued, and what there is of its answer.
+func (p *Pool) resumableLocked(r *record) {
+	r.model, r.from = p.resumesLocked(r.class, r.call.Request)
+	r.resumable = r.from != fromNothing
+	p.restoreLocked(r)
+}
+
+// enterLocked gives a request to the core.
+func (p *Pool) enterLocked(r *record) {
+	tenant, ok := p.tenants[r.call.Tenant]
 	if !ok {
 		tenant = admission.Tenant(len(p.tenants))
-		p.tenants[call.Tenant] = tenant
+		p.tenants[r.call.Tenant] = tenant
 	}
+	p.pledgeLocked(r)
 	slot := p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]
 	p.gens[slot]++
 	r.id = admission.MakeID(p.gens[slot], slot)
 	p.records[slot] = r
-	r.model, r.from = p.resumesLocked(class, req)
-	r.resumable = r.from != fromNothing
-	p.restoreLocked(r)
+	p.resumableLocked(r)
 	ev := r.shape()
 	r.whole = ev.Flags&admission.FlagWhole != 0
 	if p.core.shadow != nil {
@@ -136,15 +158,12 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		// that it would take to go on.
 		r.model, r.from, r.resumable, r.kept, r.collected = "", fromNothing, false, nil, nil
 	}
-	p.active++
 	r.mind = p.core
 	r.mind.live++
 	r.barred = p.barredLocked(r)
 	ev.ID, ev.Tenant, ev.Session, ev.Barred = r.id, tenant, p.numberLocked(r), r.barred
 	ev.Engine, ev.Cached = p.homeLocked(r)
 	p.stepLocked(r.mind, &ev)
-	p.cfg.Metrics.decided(p.cfg.Name, time.Since(before))
-	return r, nil
 }
 
 // sequenceLocked is what one of a request's sequences is priced with of its prompt
@@ -184,8 +203,11 @@ func (p *Pool) leave(r *record) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active--
-	if r.mind.live--; r.mind.live == 0 && r.mind != p.core {
-		p.forgetLocked()
+	p.honourLocked(r)
+	if r.mind != nil {
+		if r.mind.live--; r.mind.live == 0 && r.mind != p.core {
+			p.forgetLocked()
+		}
 	}
 	if p.drain && p.active == 0 {
 		closeOnce(p.idle)
@@ -228,8 +250,19 @@ func (p *Pool) await(ctx context.Context, r *record, sink Sink) *wire.Error {
 			left, gone = nil, true
 		}
 		if gone {
-			p.step(r.mind, &admission.Event{Kind: admission.Cancel, ID: r.id})
+			p.cancel(r)
 		}
+	}
+}
+
+// cancel takes a request that waits out, because its client is gone.
+func (p *Pool) cancel(r *record) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.plan.outside {
+		p.dismissLocked(r, admission.Effect{Op: admission.Done, Cause: admission.CauseClientGone})
+	} else if r.mind != nil {
+		p.stepLocked(r.mind, &admission.Event{Kind: admission.Cancel, ID: r.id})
 	}
 }
 
@@ -246,7 +279,7 @@ func (p *Pool) refusal(r *record, e *admission.Effect) *wire.Error {
 	want, allowed := int(e.Tokens), int(e.Limit)
 	switch e.Cause {
 	case admission.CauseContext:
-		return wire.ContextLengthExceeded(want, allowed)
+		return wire.ContextLengthExceeded(want, max(allowed, p.widest()))
 	case admission.CauseTooLarge:
 		return wire.ExceedsCapacity("KV tokens", want, allowed)
 	case admission.CauseTooMany:

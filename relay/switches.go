@@ -91,6 +91,6 @@ func (p *Pool) Drained() bool {
 func (p *Pool) stampLocked(t *admission.Table, rev uint64) {
 	lending := p.switches[SwitchLending]
 	t.Rev, t.Drain = rev, p.drain || p.switches[SwitchDrain].On
-	t.Pause, t.CallIn, t.Bypass = lending.On, lending.Recall, p.switches[SwitchBypass].On
+	t.Pause, t.CallIn, t.Bypass = lending.On || p.plan.callsIn(), lending.Recall || p.plan.callsIn(), p.switches[SwitchBypass].On
 	p.table = t
 }

@@ -7,14 +7,14 @@ cd "$(dirname "$0")/.."
 time=${1:?the time for each target, such as 6s}
 
 failed=0
-for pkg in $(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do
-	dir=$(go list -f '{{.Dir}}' "$pkg")
+packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' ./...)
+while read -r pkg dir; do
 	# Listing by go test would build every package; the names are in the text.
 	targets=$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go | cut -c6- | sort || true)
 	for target in $targets; do
 		echo "== $pkg $target"
 		# Minimizing what is merely interesting would take the time of searching.
-		go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 1s "$pkg" || failed=1
+		go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 1s "$pkg" </dev/null || failed=1
 	done
-done
+done <<<"$packages"
 exit $failed

@@ -70,6 +70,14 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 	return rc
 }
 
+// newPoolConfig is poolConfig for a pool that is new: what needs a restart to change is
+// made for those.
+func newPoolConfig(cfg *config.Config, i int, s *shared) (rc relay.Config, err error) {
+	rc = poolConfig(cfg, i, s)
+	rc.Replan, err = replanConfig(&cfg.Pools[i])
+	return rc, err
+}
+
 // sizes are what the engines that are known hold.
 func sizes(engines []admission.EngineSpec) map[string]config.Envelope {
 	all := map[string]config.Envelope{}

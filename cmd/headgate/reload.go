@@ -171,6 +171,9 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 			ready, next = append(ready, c), append(next, before[k])
 			continue
 		}
+		if rc, err = newPoolConfig(cfg, i, &s.shared); err != nil {
+			return nil, err
+		}
 		p, err := buildPool(rc)
 		if err != nil {
 			return nil, err
@@ -255,6 +258,11 @@ func (s *server) comesBack(cfg *config.Config) error {
 func keepUnchangeable(old, cfg *config.Config) {
 	cfg.Listen, cfg.Admin, cfg.Journal, cfg.Log.Format = old.Listen, old.Admin, old.Journal, old.Log.Format
 	cfg.OTLP, cfg.Estimates, cfg.Control = old.OTLP, old.Estimates, old.Control
+	for i := range cfg.Pools {
+		if k := slices.IndexFunc(old.Pools, func(p config.Pool) bool { return p.Name == cfg.Pools[i].Name }); k >= 0 {
+			cfg.Pools[i].Replan = old.Pools[k].Replan
+		}
+	}
 	cfg.Limits.HeaderBytes, cfg.Limits.HeaderTimeout, cfg.Limits.MaxConnections = old.Limits.HeaderBytes, old.Limits.HeaderTimeout, old.Limits.MaxConnections
 }
 

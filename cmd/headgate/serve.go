@@ -172,7 +172,11 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	}
 	var pools []*relay.Pool
 	for i := range cfg.Pools {
-		p, err := buildPool(poolConfig(cfg, i, &s.shared))
+		rc, err := newPoolConfig(cfg, i, &s.shared)
+		var p *relay.Pool
+		if err == nil {
+			p, err = buildPool(rc)
+		}
 		if err != nil {
 			return nil, errors.Join(err, s.close())
 		}
