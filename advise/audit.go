@@ -84,10 +84,18 @@ func Audit(c *Config, profiled string, p *probe.Profile, r *prove.Recording, cli
 			if p != nil && (profiled != "" && e.Name != profiled || profiled == "" && len(c.Pools)+len(pool.Engines) > 2) {
 				mine = nil
 			}
+			where := at + ", engine " + e.Name
+			if mine != nil && mine.Kind != "" && e.Kind != "" && mine.Kind != e.Kind {
+				u.wrong(where, "its kind is %s, and the profile is of a %s engine: it is not used", e.Kind, mine.Kind)
+				mine = nil
+			}
+			if mine != nil && mine.Model != "" && e.Models != nil && !slices.ContainsFunc(e.Models, func(m engine.Model) bool { return m.ID == mine.Model }) {
+				u.wrong(where, "it does not list model %s, of which the profile is: it is not used", mine.Model)
+				mine = nil
+			}
 			if mine != nil {
 				of = mine
 			}
-			where := at + ", engine " + e.Name
 			u.room(where, e, mine)
 			u.probed(where, e, mine)
 			u.resident(at, where, pool, e, mine)

@@ -2,6 +2,7 @@ package advise
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -43,6 +44,10 @@ func (a *adviser) mechanisms(p *Proposal, next Settings, table *admission.Table)
 		m := Mechanism{Subject: s, Needs: needs, Found: "unknown", State: Unknown, Evidence: f.Evidence, Ask: fmt.Sprintf("%s --only %s", a.Probe, s)}
 		if f.Confidence != probe.Unknown {
 			m.Found, m.State = fmt.Sprintf("%v (%s)", value(f), f.Confidence), judge(f)
+		}
+		// How many tokens there are an engine knows; how it works it has to be made to show.
+		if m.State == Holds && f.Confidence == probe.Said && s != probe.KVTokens {
+			m.State, m.Evidence = Unknown, append(slices.Clone(f.Evidence), "this was said and not shown")
 		}
 		all = append(all, m)
 	}

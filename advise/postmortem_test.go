@@ -42,7 +42,7 @@ func theDay(t testing.TB) *prove.Recording {
 
 // profile of an engine of which so much is known.
 func profileOf(kind engine.Kind, layout string) *probe.Profile {
-	p := &probe.Profile{Format: probe.Format, Kind: kind, Findings: []probe.Finding{
+	p := &probe.Profile{Format: probe.Format, Kind: kind, Version: "1.0", Model: "m", At: time.Date(2026, 11, 30, 8, 0, 0, 0, time.UTC), Findings: []probe.Finding{
 		{Subject: probe.KVTokens, Value: float64(occupancytest.KV), Unit: "tokens", Confidence: probe.Said, Evidence: []string{"the engine says so"}},
 		{Subject: probe.Slots, Value: float64(occupancytest.Slots), Unit: "sequences", Confidence: probe.Shown, Evidence: []string{"eight ran at once and the ninth waited"}},
 	}}
@@ -83,6 +83,8 @@ func TestThePostMortemsTrap(t *testing.T) {
 		line, _, _ := strings.Cut(string(rep.Markdown()), "\n")
 		return line
 	}
+	said := profileOf(engine.LlamaCpp, probe.PerSlot)
+	said.Findings[len(said.Findings)-1].Confidence = probe.Said
 	for _, tt := range []struct {
 		name    string
 		layout  string
@@ -95,7 +97,10 @@ func TestThePostMortemsTrap(t *testing.T) {
 		{"a part for each slot", probe.PerSlot, profileOf(engine.LlamaCpp, probe.PerSlot), Advised, []string{"Advised: slots=2: a session may have 75408 tokens in the place of 18852"}, []string{"Unproven", "Withdrawn"}},
 		{"no profile", probe.Shared, nil, NotAdvised, []string{"# Unproven: "}, []string{"Advised", "Withdrawn"}},
 		{"no profile, and a part for each slot is assumed", probe.PerSlot, nil, Unproven, []string{"# Unproven: ", "of unproven mechanism: slots=2"}, []string{"Advised", "Withdrawn"}},
-		{"the probe could not tell", probe.PerSlot, profileOf(engine.LlamaCpp, ""), Unproven, []string{"# Unproven, in part"}, []string{"Advised", "Withdrawn"}},
+		{"a part for each slot, as the engine says", probe.PerSlot, said, Unproven, []string{"# Unproven: the probe could tell nothing"}, []string{"Advised", "Withdrawn"}},
+		{"a profile without a finding", probe.Shared, &probe.Profile{Format: probe.Format, Kind: engine.VLLM}, NotAdvised, []string{"# Unproven: the probe could tell nothing"}, []string{"Advised", "Withdrawn"}},
+		{"the probe could not tell, and nothing is better", probe.Shared, profileOf(engine.LlamaCpp, ""), NotAdvised, []string{"# Unproven: the probe could tell nothing"}, []string{"Advised", "Withdrawn"}},
+		{"the probe could not tell", probe.PerSlot, profileOf(engine.LlamaCpp, ""), Unproven, []string{"# Unproven: the probe could tell nothing"}, []string{"Advised", "Withdrawn"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rep := trap(t, tt.layout, tt.profile)
@@ -161,5 +166,30 @@ func TestPage(t *testing.T) {
 	}
 	if d := cmp.Diff(string(want), string(have)); d != "" {
 		t.Errorf("(-want +have):\n%s", d)
+	}
+}
+
+// TestTheModelsChanged: what was shown of a model that nearly nothing asks for any more
+// proves nothing of what does.
+func TestTheModelsChanged(t *testing.T) {
+	slots, err := ParseProposal("slots=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []int{700, 1} {
+		r := theDay(t)
+		for i := from; i < len(r.Requests); i++ {
+			r.Requests[i].Model = "another"
+		}
+		rep, err := Run(&Plan{
+			Recording: r, Profile: profileOf(engine.LlamaCpp, probe.PerSlot), Propose: []Proposal{slots}, OnTime: admission.Objective{First: 10 * time.Second, Whole: 2 * time.Minute}, Margin: 0.005,
+			Present: Settings{Engine: simengine.DefaultConfig(), Slots: occupancytest.Slots, KVTokens: occupancytest.KV, Layout: probe.PerSlot},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rep.Proposals[0].Status; got != Unproven || rep.Probed || !strings.HasPrefix(rep.Verdict, "Unproven: the profile is of model m, which has ") {
+			t.Errorf("from %d: %s: %s", from, got, rep.Verdict)
+		}
 	}
 }

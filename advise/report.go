@@ -145,6 +145,9 @@ func (a *adviser) settle(one *Advice) {
 	if one.room && last.Verdict == Same && a.long > 0 {
 		gain = true
 		one.Reason = fmt.Sprintf("a session may have %d tokens in the place of %d, which %d requests were near to or refused for, and all else is no different", one.LongestProposed, one.LongestPresent, a.long)
+		if a.Present.MaxContext == 0 {
+			one.Reason += "; what the model takes at most is not known"
+		}
 	}
 	if len(one.Results) > 1 {
 		one.Reason += ", in the traffic since the last change"
@@ -173,9 +176,14 @@ func (a *adviser) words() {
 	})
 	var first []string
 	say := func(format string, args ...any) { first = append(first, fmt.Sprintf(format, args...)) }
-	if !rep.Probed {
+	switch known, unknown := rep.relied(); {
+	case a.Foreign != "":
+		say("Unproven: %s, so that no mechanism is known.", a.Foreign)
+	case !rep.Probed:
 		say("Unproven: the engine was not probed, so that no mechanism is known.")
-	} else if slices.ContainsFunc(rep.Proposals, func(o Advice) bool { return o.Status == Unproven }) {
+	case unknown > 0 && known == 0:
+		say("Unproven: the probe could tell nothing that is relied on.")
+	case unknown > 0:
 		say("Unproven, in part: the probe could not tell all that is relied on.")
 	}
 	if len(rep.Distrust) > 0 {
@@ -221,6 +229,22 @@ func (a *adviser) words() {
 	a.assumed()
 }
 
+// relied counts the mechanisms that are known and those that are not, of all proposals that
+// go together: that the present is to be kept rests on them as well.
+func (rep *Report) relied() (known, unknown int) {
+	for i := range rep.Proposals {
+		for _, m := range rep.Proposals[i].Mechanisms {
+			switch {
+			case m.State != Unknown:
+				known++
+			case rep.Proposals[i].Status != Withdrawn:
+				unknown++
+			}
+		}
+	}
+	return known, unknown
+}
+
 // assumed lists what the replay takes for granted.
 func (a *adviser) assumed() {
 	rep, s := a.rep, &a.Present
@@ -231,11 +255,18 @@ func (a *adviser) assumed() {
 	} else {
 		say("Step times are those of %s (%s), times %.3g, under every proposal.", e.Model.Name, e.Model.Source, e.Speed)
 	}
+	if p := a.Profile; p != nil {
+		say("The engine is as it was when it was probed, %s: %s %s, model %s. What was changed since, nobody has looked at.", prove.ClockTime(p.At), p.Kind, p.Version, p.Model)
+	}
 	way := "as they come"
 	if s.Enforced {
 		way = "by the policy"
 	}
-	say("Present: %s, %d slots, %d KV tokens (%s), sessions of up to %d tokens; requests go to it %s.", e.Scheduler, s.Slots, s.KVTokens, s.Layout, s.longest(), way)
+	layout := s.Layout
+	if a.Profile.Word(probe.KVLayout) == "" {
+		layout = "taken to be " + layout + ", which nothing shows"
+	}
+	say("Present: %s, %d slots, %d KV tokens (%s), sessions of up to %d tokens; requests go to it %s.", e.Scheduler, s.Slots, s.KVTokens, layout, s.longest(), way)
 	say("Requests come when they came and are as long as they were; nobody leaves sooner, asks again or writes longer prompts because of a setting. Caches are not replayed.")
 	say("Batch that is not in the journal is not looked at: `headgate prove` tells what more of it could have.")
 	if n := rep.Recording.Before + rep.Recording.Unfinished + rep.Recording.Uncounted + rep.Recording.TooLong + a.Recording.RefusedAll(); n > 0 {

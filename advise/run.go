@@ -25,6 +25,9 @@ type Plan struct {
 	Policy  *sim.Policy
 	Profile *probe.Profile // nil: the engine was not probed
 	Propose []Proposal     // named by the operator
+	// Foreign is why a profile that was given is of another engine, and is not used; empty
+	// where none was.
+	Foreign string
 	// BatchClass has no objective; what it gets done is counted. Empty: batch.
 	BatchClass string
 	OnTime     admission.Objective // takes the place of the recorded limits
@@ -85,6 +88,11 @@ func Run(p *Plan) (*Report, error) {
 		return nil, err
 	}
 	a.rep.Regimes = a.regimes()
+	if why := a.foreign(); why != "" {
+		own := *p
+		own.Foreign, own.Profile = why, nil
+		a.Plan, a.rep.Probed = &own, false
+	}
 	for _, q := range append(slices.Clone(p.Propose), a.candidates()...) {
 		if slices.ContainsFunc(a.rep.Proposals, func(o Advice) bool { return o.Proposal == q.String() }) {
 			continue // the operator has named what a rule would
@@ -319,6 +327,32 @@ func (a *adviser) regimes() []RegimeSpan {
 		all = append(all, s)
 	}
 	return all
+}
+
+// leastOf is the share of requests from which on a model's profile speaks for a traffic.
+const leastOf = 0.1
+
+// foreign tells why the profile is of another model than nearly all that came since the
+// traffic's last change, which the advice is for; empty: it is not, as far as models are
+// recorded.
+func (a *adviser) foreign() string {
+	if a.Profile == nil || a.Profile.Model == "" {
+		return ""
+	}
+	since := a.rep.Regimes[len(a.rep.Regimes)-1]
+	n, own := 0, 0
+	for i := range a.Recording.Requests {
+		if q := &a.Recording.Requests[i]; q.Arrival >= since.from && q.Arrival < since.to && q.Model != "" {
+			n++
+			if q.Model == a.Profile.Model {
+				own++
+			}
+		}
+	}
+	if n == 0 || float64(own) >= leastOf*float64(n) {
+		return ""
+	}
+	return fmt.Sprintf("the profile is of model %s, which has %s of the requests since %s", a.Profile.Model, prove.Percent(float64(own)/float64(n)), prove.ClockTime(since.Start))
 }
 
 // judge tells of a proposal what the replay and the probe say.

@@ -16,6 +16,10 @@ type Input struct {
 	Data io.Reader // also compressed with gzip
 }
 
+// headSize is how many bytes tell two logs apart, or all that there are. A copy beside its
+// original, such as a compressed one, would double all that was in flight.
+const headSize = 64 << 10
+
 // Run reads a log of one or more files and reports. Files may follow each other, as
 // rotated ones do, or lie beside each other, as those of replicas do: lines are
 // taken by their time. A file that cannot be read to its end is an error; a line
@@ -30,6 +34,7 @@ func Run(inputs []Input, f *Format, o Options) (*Report, error) {
 		return nil, err
 	}
 	var files []*file
+	var heads [][]byte
 	for _, in := range inputs {
 		p, err := newParser(c, &a.opts, in.Name)
 		if err != nil {
@@ -38,6 +43,13 @@ func Run(inputs []Input, f *Format, o Options) (*Report, error) {
 		r, err := plain(in.Data)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", in.Name, err)
+		}
+		if len(inputs) > 1 {
+			b, _ := r.Peek(headSize) // what is wrong with it, reading it says
+			if i := slices.IndexFunc(heads, func(o []byte) bool { return len(b) > 0 && bytes.Equal(o, b) }); i >= 0 {
+				return nil, fmt.Errorf("%s and %s begin with the same %d bytes, and would be counted twice: allowed is each log once", inputs[i].Name, in.Name, len(b))
+			}
+			heads = append(heads, bytes.Clone(b))
 		}
 		files = append(files, &file{name: in.Name, in: r, parser: p})
 	}

@@ -132,6 +132,9 @@ func (p *Profile) Number(s Subject) (float64, bool) {
 	return n, ok
 }
 
+// mostCount of tokens or sequences: no engine has so many, and an int holds them.
+const mostCount = 1<<31 - 1
+
 // Validate calls bad for everything that a profile can't have.
 func (p *Profile) Validate(bad func(path string, value any, allowed string)) {
 	if p.Format != Format {
@@ -165,6 +168,8 @@ func (p *Profile) Validate(bad func(path string, value any, allowed string)) {
 			}
 		} else if n, ok := f.Value.(float64); !ok || math.IsInf(n, 0) || math.IsNaN(n) || n < 0 || f.Unit != kind.unit {
 			bad(at+"value", f.Value, "a number of "+kind.unit+" from 0 on, with that as its unit")
+		} else if kind.unit != "s" && (n != math.Trunc(n) || n > mostCount) {
+			bad(at+"value", f.Value, fmt.Sprintf("a whole number of %s up to %d", kind.unit, mostCount))
 		}
 	}
 	if (p.StepTimes != nil) != (p.Word(Steps) == Fitted) {

@@ -167,6 +167,10 @@ func Record(s Source) (*Recording, error) {
 	return b.recording(files)
 }
 
+// mostBack is how far the time of day may have been set back between two processes. Beyond it
+// a file is there twice, or two processes ran at once.
+const mostBack = time.Minute
+
 // book is a journal while it is read.
 type book struct {
 	source Source
@@ -178,6 +182,7 @@ type book struct {
 	process  time.Time // when the process began whose events are read
 	seq      uint64
 	at       time.Time // the last event, in the span or not
+	wall     time.Time // what it has as its time of day
 	kind     journal.Kind
 	restarts int
 	down     time.Duration
@@ -257,6 +262,8 @@ func clock(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z
 func (b *book) event(e *journal.Event) error {
 	var wrong error
 	switch {
+	case e.Kind == journal.Started && b.begun && b.wall.Sub(e.TS) > mostBack:
+		wrong = fmt.Errorf("%s: a process began at %s, before the last event of another at %s: allowed is one process's journal after another's, each file once", b.where, clock(e.TS), clock(b.wall))
 	case e.Kind == journal.Started:
 		if b.begun && b.kind != journal.Stopped {
 			wrong = b.gap(b.at, e.TS, "the process ended without writing so, and what it had not written yet is missing,")
@@ -278,7 +285,7 @@ func (b *book) event(e *journal.Event) error {
 	if wrong != nil {
 		return wrong
 	}
-	b.seq, b.kind = e.Seq, e.Kind
+	b.seq, b.kind, b.wall = e.Seq, e.Kind, e.TS
 	at := b.process.Add(time.Duration(e.Mono)) // the time of day may step, this does not
 	if !b.begun || at.After(b.at) {
 		b.at = at

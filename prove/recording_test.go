@@ -103,6 +103,13 @@ func TestRefused(t *testing.T) {
 			return slices.Insert(e, 300, journal.Event{Seq: 1, TS: e[299].TS, Mono: e[299].Mono, Kind: journal.Started})
 		}, Source{}, "the process ended without writing so"},
 		{"twice", func(e []journal.Event) []journal.Event { return append(e, e[len(e)-50:]...) }, Source{}, "comes after event"},
+		{"all of it twice", func(e []journal.Event) []journal.Event {
+			last := e[len(e)-1]
+			e = append(e, journal.Event{Seq: last.Seq + 1, TS: last.TS, Mono: last.Mono, Kind: journal.Stopped})
+			again := slices.Clone(e)
+			again[0].Kind = journal.Started
+			return append(e, again...)
+		}, Source{}, "a process began at 2026-03-02T00:"},
 		{"no output tokens", func(e []journal.Event) []journal.Event {
 			for i := range e {
 				e[i].OutputTokens = 0

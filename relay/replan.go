@@ -319,6 +319,8 @@ func (p *Pool) callInLocked() {
 			p.dismissLocked(r, admission.Effect{Op: admission.Reject, Cause: admission.CauseDraining})
 		case spec.MaxWait > 0 && time.Since(r.call.Arrived) >= spec.MaxWait:
 			p.dismissLocked(r, admission.Effect{Op: admission.Reject, Cause: admission.CauseQueueWait})
+		case p.unservedLocked(r) != nil:
+			p.dismissLocked(r, admission.Effect{Op: admission.Reject, Cause: admission.CauseUnavailable})
 		case p.gatesLocked(r) || len(p.free) == 0:
 		default:
 			// Nobody is refused for a queue that was full before he came in.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -144,16 +145,32 @@ func (in *adviseInput) run(cmd *cobra.Command, args []string) (*advise.Report, e
 			return nil, fmt.Errorf("%s is no journal of headgate serve: allowed are those, since a replay needs the tokens of each prompt and answer, which other logs do not have; headgate occupancy reads them, and headgate advise --config without a journal audits", file)
 		}
 	}
+	p := &in.plan
+	said, priority := in.engine, p.Priority
 	cfg, pool, err := in.load(cmd, in.profiled(plan.Profile, cmd.Flags().Changed))
 	if err != nil {
 		return nil, err
 	}
-	p := &in.plan
+	if plan.Foreign = in.foreign(plan.Profile, cfg, pool); plan.Foreign != "" {
+		// Not its sizes either: all anew without it.
+		plan.Profile, in.engine, p.Priority = nil, said, priority
+		if cfg, pool, err = in.load(cmd, cmd.Flags().Changed); err != nil {
+			return nil, fmt.Errorf("%s, and is not used: %w", plan.Foreign, err)
+		}
+	}
 	plan.Recording, plan.OnTime, plan.Margin, plan.ModelGiven = p.Recording, p.OnTime, p.Margin, p.ModelGiven
 	if plan.Profile != nil && plan.Profile.StepTimes != nil && !p.ModelGiven {
 		p.Engine.Model, plan.ModelGiven = *plan.Profile.StepTimes, true
 	}
-	plan.Present = in.settings(plan.Profile)
+	most := int64(0)
+	if cfg != nil {
+		for i := range cfg.Pools[pool].Engines {
+			if e := &cfg.Pools[pool].Engines[i]; e.Name == cmp.Or(in.source.Engine, p.Recording.Engines[0]) {
+				most = e.MaxContext
+			}
+		}
+	}
+	plan.Present = in.settings(plan.Profile, int(most))
 	if cfg != nil || in.policyFile != "" {
 		if plan.Policy, _, err = in.proposed(cmd, cfg, pool); err != nil {
 			return nil, err
@@ -169,6 +186,36 @@ func (in *adviseInput) run(cmd *cobra.Command, args []string) (*advise.Report, e
 		plan.Audit = append(plan.Audit, *f)
 	}
 	return advise.Run(plan)
+}
+
+// foreign tells why a profile is of another engine than the one that the journal is of;
+// empty: nothing says that it is.
+func (in *adviseInput) foreign(p *probe.Profile, cfg *config.Config, pool int) string {
+	if p == nil {
+		return ""
+	}
+	r := in.plan.Recording
+	if cfg != nil {
+		for i := range cfg.Pools[pool].Engines {
+			e := &cfg.Pools[pool].Engines[i]
+			if slices.Contains(r.Engines, e.Name) && (in.source.Engine == "" || e.Name == in.source.Engine) && engine.Kind(e.Kind) != p.Kind {
+				return fmt.Sprintf("the profile is of a %s engine, and %s of the journal is %s", p.Kind, e.Name, e.Kind)
+			}
+		}
+	}
+	models := map[string]bool{}
+	for i := range r.Requests {
+		models[r.Requests[i].Model] = true
+	}
+	delete(models, "") // it was not recorded
+	if p.Model == "" || len(models) == 0 || models[p.Model] {
+		return ""
+	}
+	names := slices.Sorted(maps.Keys(models))
+	if len(names) > 8 {
+		names = append(names[:8], "others")
+	}
+	return fmt.Sprintf("the profile is of model %s, and the journal has %s", p.Model, strings.Join(names, ", "))
 }
 
 // given are the flags as they were, without the proposals.
@@ -230,17 +277,26 @@ func (in *adviseInput) profiled(p *probe.Profile, given func(string) bool) func(
 	return func(flag string) bool { return given(flag) || found[flag] }
 }
 
-// settings are the present ones, of the engine as it was made.
-func (in *adviseInput) settings(p *probe.Profile) advise.Settings {
+// settings are the present ones, of the engine as it was made. most is the longest sequence
+// that its configuration has, 0 where it says none.
+func (in *adviseInput) settings(p *probe.Profile, most int) advise.Settings {
 	e := &in.plan.Engine
 	s := advise.Settings{
 		Engine: *e, Slots: e.MaxNumSeqs, KVTokens: (e.NumBlocks - 1) * e.BlockSize, MaxContext: e.MaxModelLen,
 		Layout: cmp.Or(p.Word(probe.KVLayout), probe.Shared), Priority: in.plan.Priority, Enforced: !in.plan.Recording.Observed,
 	}
 	if e.Scheduler == simengine.LlamaServer {
-		// A slot's context follows from the KV and the slots.
-		if s.MaxContext = 0; p.Word(probe.KVLayout) == "" && !in.engine.unified {
+		if p.Word(probe.KVLayout) == "" && !in.engine.unified {
 			s.Layout = probe.PerSlot
+		}
+		// A slot's context follows from the KV and the slots, up to what a session may have
+		// for another reason: the model, or what the gateway refuses.
+		s.MaxContext = most
+		if n, ok := p.Number(probe.MaxContext); ok && most == 0 {
+			s.MaxContext = int(n)
+		}
+		if s.MaxContext >= s.KVTokens*98/100 {
+			s.MaxContext = 0 // it is the pool's
 		}
 	}
 	return s

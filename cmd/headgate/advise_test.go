@@ -373,3 +373,93 @@ pools:
 		}
 	}
 }
+
+// TestAdviseOfAnotherEngine: a profile of another kind of engine or of another model proves
+// nothing of the journal's, and none of its sizes are used.
+func TestAdviseOfAnotherEngine(t *testing.T) {
+	t.Chdir("../..")
+	const config = "prove/testdata/wave.yaml"
+	p, err := probe.Load("advise/testdata/profile.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range p.Findings {
+		switch f := &p.Findings[i]; f.Subject {
+		case probe.KVTokens:
+			f.Value = 4096.0
+		case probe.KVLayout:
+			f.Value = probe.PerSlot
+		}
+	}
+	file := filepath.Join(t.TempDir(), "profile.json")
+	for want, of := range map[string]struct {
+		kind  engine.Kind
+		model string
+	}{
+		"Unproven: the profile is of a llamacpp engine, and gpu0 of the journal is vllm, so that no mechanism is known.":       {engine.LlamaCpp, p.Model},
+		"Unproven: the profile is of model another, and the journal has headgate-simulated-m1, so that no mechanism is known.": {engine.VLLM, "another"},
+	} {
+		p.Kind, p.Model = of.kind, of.model
+		data, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, file, string(data))
+		rep := advisedReport(t, wave, "--config", config, "--profile", file, "--propose", "slots=4")
+		if !strings.HasPrefix(rep.Verdict, want) || rep.Probed {
+			t.Errorf("%s", rep.Verdict)
+		}
+		for _, o := range rep.Proposals {
+			if o.Status == advise.Advised || o.Status == advise.Withdrawn || o.LongestPresent != 8192 {
+				t.Errorf("%+v", o)
+			}
+		}
+		// Alone, it has no sizes to stand in for what flags do not say.
+		if _, err := advised(t, wave, "--profile", file); of.kind == engine.VLLM && (err == nil || !strings.Contains(err.Error(), "the profile is of model another") || !strings.Contains(err.Error(), "give --slots")) {
+			t.Errorf("%v", err)
+		}
+	}
+	p.Kind, p.Model = engine.LlamaCpp, "headgate-simulated-m1"
+	data, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, string(data))
+	rep := advisedReport(t, "--config", config, "--profile", file)
+	if len(rep.Audit) == 0 || !strings.Contains(rep.Audit[0].Text, "the profile is of a llamacpp engine: it is not used") {
+		t.Errorf("%+v", rep.Audit)
+	}
+}
+
+// TestAdviseWithinTheContext: fewer slots give a session no more than the configuration lets
+// it have, and without a limit that of the model is said to be unknown.
+func TestAdviseWithinTheContext(t *testing.T) {
+	dir := t.TempDir()
+	var b bytes.Buffer
+	if err := occupancytest.WriteJournal(&b, occupancytest.PostMortem()); err != nil {
+		t.Fatal(err)
+	}
+	journal, config, profile := filepath.Join(dir, "journal.jsonl"), filepath.Join(dir, "serve.yaml"), filepath.Join(dir, "profile.json")
+	write(t, journal, b.String())
+	write(t, profile, `{"format": 1, "kind": "llamacpp", "version": "b11669", "model": "m", "at": "2026-11-30T08:00:00Z", "took_s": 1, "requests": 1, "tokens": 1, "findings": [
+		{"subject": "kv_layout", "value": "per-slot", "confidence": "shown", "evidence": ["a request of a quarter of the KV did not run"]}]}`)
+	for most, want := range map[string]string{
+		"":                      "a session may have 75408 tokens in the place of 18852, which 68 requests were near to or refused for, and all else is no different; what the model takes at most is not known.",
+		", max_context: 18852":  "a session may have 75408 tokens in the place of 18852, which 68 requests were near to or refused for, and all else is no different; what the model takes at most is not known.",
+		", max_context: 32768":  "a session may have 32768 tokens in the place of 18852, which 68 requests were near to or refused for, and all else is no different.",
+		", max_context: 150816": "a session may have 75408 tokens in the place of 18852, which 68 requests were near to or refused for, and all else is no different; what the model takes at most is not known.",
+	} {
+		write(t, config, fmt.Sprintf(`anonymous: {classes: [interactive, batch]}
+pools:
+  - name: p
+    engines: [{name: e, kind: llamacpp, url: "http://127.0.0.1:1", slots: %d, kv_tokens: %d%s}]
+    classes:
+      - {name: interactive, floor: {slots: 7}, objective: {ttft: 10s, e2e: 2m}, queue: {wait: 60s}}
+      - {name: batch, floor: {slots: 1}, reclaim: reclaim, queue: {wait: 0s}}
+`, occupancytest.Slots, occupancytest.KV, most))
+		rep := advisedReport(t, journal, "--config", config, "--profile", profile, "--propose", "slots=2")
+		if !strings.HasPrefix(rep.Verdict, "Advised: slots=2: "+want) {
+			t.Errorf("%s: %s", most, rep.Verdict)
+		}
+	}
+}

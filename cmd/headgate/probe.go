@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -66,6 +67,11 @@ send, and ends with exit status 2. It stops when the engine has others' requests
 			defer stop()
 			if !yes {
 				return planProbe(ctx, cmd, &o)
+			}
+			if out != "" { // before the engine has paid for what can't be kept
+				if dir, err := os.Stat(filepath.Dir(out)); err != nil || !dir.IsDir() {
+					return fmt.Errorf("--out is %q: allowed is a file in a folder that is there", out)
+				}
 			}
 			o.Progress = func(stage string) { fmt.Fprintln(cmd.ErrOrStderr(), "probe:", stage) }
 			p, err := probe.Run(ctx, &o)
