@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -300,7 +302,7 @@ func (a *batchAPI) create(file string) string {
 func (a *batchAPI) until(id string, ok func(b gjson.Result) bool) gjson.Result {
 	a.t.Helper()
 	var b gjson.Result
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if b = gjson.Parse(a.get("/v1/batches/" + id)); ok(b) {
 			return b
 		}
@@ -364,31 +366,38 @@ func TestBatchBadInput(t *testing.T) {
 	g.AwaitPool("nothing is held", idle)
 }
 
-// TestBatchSurvives: a gateway that is killed in the middle of a batch goes on with it,
-// and each request has one line. What was done before is seen while it runs.
+var (
+	crashItems  = flag.Int("crash-items", 24, "items of the batch that TestBatchSurvives runs")
+	crashKills  = flag.Int("crash-kills", 3, "how often it kills the gateway")
+	crashTokens = flag.Int("crash-tokens", 400, "tokens of each item's answer")
+)
+
+// TestBatchSurvives: a gateway that is killed in the middle of a batch goes on with it:
+// each request has one line, and what was checkpointed of an answer is not generated
+// again. What was done before is seen while it runs.
 func TestBatchSurvives(t *testing.T) {
+	const slots, checkpoint = 4, 32
+	n, kills, tokens := *crashItems, *crashKills, *crashTokens
 	k := newKeys(t)
-	e := headgate.StartEngine(t, "--speed", "0.1")
-	dir := t.TempDir()
-	g := headgate.Start(t, batchConfig(k, dir, e.URL)).AwaitReady()
+	e := headgate.StartEngine(t, "--speed", "0.05")
+	config := strings.Replace(batchConfig(k, t.TempDir(), e.URL), "batch: {", fmt.Sprintf("batch: {checkpoint_tokens: %d, ", checkpoint), 1)
+	g := headgate.Start(t, config).AwaitReady()
 	api := &batchAPI{t, g.URL, k.jobs}
-	const n = 50
-	id := api.create(api.upload(chatLines(e.Model, n, 40)))
+	id := api.create(api.upload(strings.ReplaceAll(chatLines(e.Model, n, tokens), `"max_tokens"`, fmt.Sprintf(`"min_tokens":%d,"max_tokens"`, tokens))))
 	seen := ""
-	for lives := range 3 {
-		b := api.until(id, func(b gjson.Result) bool {
-			return b.Get("request_counts.completed").Int() > int64(3+10*lives) || hasEnded(b)
-		})
+	for life := range kills {
+		enough := int64((life + 1) * n / (kills + 1))
+		b := api.until(id, func(b gjson.Result) bool { return b.Get("request_counts.completed").Int() >= enough || hasEnded(b) })
 		if hasEnded(b) {
-			t.Fatalf("life %d: it is done before it is killed: %s", lives, b)
+			t.Fatalf("life %d: it is done before it is killed: %s", life, b)
 		}
 		now := api.get("/v1/batches/" + id + "/output")
 		if !strings.HasPrefix(now, seen) || len(now) == len(seen) {
-			t.Errorf("life %d: %d bytes of results that don't begin with the %d before", lives, len(now), len(seen))
+			t.Errorf("life %d: %d bytes of results that don't begin with the %d before", life, len(now), len(seen))
 		}
 		seen = now
 		g.Kill()
-		g = headgate.Start(t, batchConfig(k, dir, e.URL)).AwaitReady()
+		g = headgate.Start(t, config).AwaitReady()
 		api.base = g.URL
 	}
 	b := api.until(id, hasEnded)
@@ -400,6 +409,41 @@ func TestBatchSurvives(t *testing.T) {
 	if !strings.HasPrefix(output, seen) {
 		t.Error("the file does not begin with what was seen while it ran")
 	}
+	for line := range strings.Lines(output) {
+		if made := gjson.Get(line, "response.body.usage.completion_tokens").Int(); made != int64(tokens) {
+			t.Errorf("an answer of %d tokens: %.200s", made, line)
+		}
+	}
+	// Between two checkpoints there are as many tokens as were asked for, those that the relay
+	// waits for, and those that come while one is written.
+	again := made(t, e.URL) - n*tokens
+	if most := kills * slots * 3 * checkpoint; again < 0 || again > most {
+		t.Errorf("%d tokens were generated again after %d kills, want at most %d", again, kills, most)
+	}
+	t.Logf("%d tokens were generated again, of %d", again, n*tokens)
+}
+
+// made is how many tokens an engine has generated.
+func made(t *testing.T, engine string) int {
+	t.Helper()
+	res, err := http.Get(engine + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^vllm:generation_tokens_total\{.*\} (\S+)$`).FindSubmatch(text)
+	if m == nil {
+		t.Fatalf("no tokens are counted:\n%s", text)
+	}
+	n, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
 }
 
 // TestBatchStops: a gateway that is told to stop does not wait for a batch, and the next
