@@ -225,7 +225,7 @@ func (s *Service) File(ctx context.Context, p *identity.Principal, id string) (*
 	f, err := s.cfg.Store.File(ctx, p.Tenant, id)
 	switch {
 	case errors.Is(err, ErrNotFound) || err == nil && f.expired(time.Now()):
-		return nil, noFile(id)
+		return nil, wire.FileNotFound(id, "id")
 	case err != nil:
 		return nil, s.failed(ctx, "look up a file", err)
 	}
@@ -245,9 +245,7 @@ func (s *Service) Files(ctx context.Context, p *identity.Principal, q PageQuery)
 	files, more, err := s.cfg.Store.Files(ctx, p.Tenant, page)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		failed := noFile(q.After)
-		failed.Param = "after"
-		return nil, false, failed
+		return nil, false, wire.FileNotFound(q.After, "after")
 	case err != nil:
 		return nil, false, s.failed(ctx, "list files", err)
 	}
@@ -265,7 +263,7 @@ func (s *Service) Content(ctx context.Context, p *identity.Principal, id string)
 	case errors.Is(err, fs.ErrNotExist):
 		// It was deleted meanwhile, or somebody took it from the disk.
 		s.cfg.Log.Warn("a file has no content", "file", id)
-		return nil, nil, noFile(id)
+		return nil, nil, wire.FileNotFound(id, "id")
 	case err != nil:
 		return nil, nil, s.failed(ctx, "open a file", err)
 	}
@@ -276,9 +274,9 @@ func (s *Service) Content(ctx context.Context, p *identity.Principal, id string)
 func (s *Service) Delete(ctx context.Context, p *identity.Principal, id string) *wire.Error {
 	switch err := s.cfg.Store.DeleteFile(ctx, p.Tenant, id); {
 	case errors.Is(err, ErrNotFound):
-		return noFile(id)
+		return wire.FileNotFound(id, "id")
 	case errors.Is(err, ErrState):
-		return wire.NewError(wire.CodeWrongState, "file %s is read by a batch that has not ended: cancel the batch, or wait for its end", id)
+		return wire.WrongState("file %s is read by a batch that has not ended: cancel the batch, or wait for its end", id)
 	case err != nil:
 		return s.failed(ctx, "delete a file", err)
 	}
@@ -286,26 +284,6 @@ func (s *Service) Delete(ctx context.Context, p *identity.Principal, id string) 
 		s.cfg.Log.Warn("the content of a deleted file is left", "file", id, "err", err) // until it is swept up
 	}
 	return nil
-}
-
-func noFile(id string) *wire.Error {
-	err := wire.NewError(wire.CodeFileNotFound, "No such File object: %s", repeated(id))
-	err.Param = "id"
-	return err
-}
-
-func noBatch(id string) *wire.Error {
-	return wire.NewError(wire.CodeBatchNotFound, "No batch found with id '%s'.", repeated(id))
-}
-
-// repeated is how much of a client's own text a message repeats.
-func repeated(text string) string {
-	const most = 64 // bytes
-	text = strings.ToValidUTF8(text, "_")
-	if len(text) <= most {
-		return text
-	}
-	return text[:most] + "..."
 }
 
 // NewBatch is what a batch is asked for with.
@@ -358,9 +336,7 @@ func (s *Service) Create(ctx context.Context, p *identity.Principal, n *NewBatch
 	}
 	switch err := s.cfg.Store.CreateBatch(ctx, b); {
 	case errors.Is(err, ErrNotFound): // it was deleted meanwhile
-		failed := noFile(n.Input)
-		failed.Param = "input_file_id"
-		return nil, failed
+		return nil, wire.FileNotFound(n.Input, "input_file_id")
 	case err != nil:
 		return nil, s.failed(ctx, "create a batch", err)
 	}
@@ -430,7 +406,7 @@ func (s *Service) Batch(ctx context.Context, p *identity.Principal, id string) (
 	b, err := s.cfg.Store.Batch(ctx, p.Tenant, id)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return nil, noBatch(id)
+		return nil, wire.BatchNotFound(id)
 	case err != nil:
 		return nil, s.failed(ctx, "look up a batch", err)
 	}
@@ -446,7 +422,7 @@ func (s *Service) Batches(ctx context.Context, p *identity.Principal, q PageQuer
 	batches, more, err := s.cfg.Store.Batches(ctx, p.Tenant, page)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		failed := noBatch(q.After)
+		failed := wire.BatchNotFound(q.After)
 		failed.Param = "after"
 		return nil, false, failed
 	case err != nil:
@@ -460,11 +436,11 @@ func (s *Service) Cancel(ctx context.Context, p *identity.Principal, id string) 
 	b, err := s.cfg.Store.Cancel(ctx, p.Tenant, id, time.Now())
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return nil, noBatch(id)
+		return nil, wire.BatchNotFound(id)
 	case errors.Is(err, ErrState):
 		b, failed := s.Batch(ctx, p, id)
 		if failed == nil && b.Status != Cancelling {
-			failed = wire.NewError(wire.CodeWrongState, "Cannot cancel a batch with status '%s'.", b.Status)
+			failed = wire.WrongState("Cannot cancel a batch with status '%s'.", b.Status)
 		}
 		return b, failed
 	case err != nil:
@@ -510,7 +486,7 @@ func (s *Service) failed(ctx context.Context, what string, err error) *wire.Erro
 	}
 	s.cfg.Log.Error("batch storage failed", "to", what, "err", err)
 	if errors.Is(err, ErrFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return wire.NewError(wire.CodeStorageFull, "the storage of files and batches is full; delete files, or ask the operator")
+		return wire.StorageFull()
 	}
-	return wire.NewError(wire.CodeStorageUnavailable, "the storage of files and batches failed; what was asked for may be done or not, and asking again is safe")
+	return wire.StorageUnavailable()
 }

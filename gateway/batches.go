@@ -267,7 +267,7 @@ func (g *Gateway) results(w *response, r *http.Request, p *identity.Principal) *
 		if f == "" {
 			f = "none: there was no such line"
 		}
-		return w.refuse(wire.NewError(wire.CodeWrongState, "batch %s has ended with status '%s'; its lines are in a file: %s", id, b.Status, f))
+		return w.refuse(wire.WrongState("batch %s has ended with status '%s'; its lines are in a file: %s", id, b.Status, f))
 	}
 	w.letGo()
 	w.header.Set("Content-Type", "application/jsonl")

@@ -152,9 +152,7 @@ func (g *Gateway) content(w *response, r *http.Request, p *identity.Principal) *
 		for _, h := range []string{"Content-Disposition", "Etag", "Last-Modified", "X-Content-Type-Options"} {
 			w.header.Del(h)
 		}
-		failed := wire.NewError(wire.CodeBadRange, "Range is %s; the file has %d bytes", strconv.Quote(clipped(r.Header.Get("Range"))), c.Size())
-		failed.Param = "Range"
-		return failed
+		return wire.BadRange(r.Header.Get("Range"), c.Size())
 	}
 	if out.gone {
 		return wire.ClientClosed()

@@ -174,6 +174,40 @@ func MethodNotAllowed(method, path string, allowed ...string) *Error {
 	return NewError(CodeMethodNotAllowed, "method %s is not allowed for %s; allowed: %s", clip(method, maxShown), path, strings.Join(allowed, ", "))
 }
 
+// FileNotFound: param is what named the file.
+func FileNotFound(id, param string) *Error {
+	e := NewError(CodeFileNotFound, "No such File object: %s", clip(id, maxShown))
+	e.Param = param
+	return e
+}
+
+// BatchNotFound names the batch, as OpenAI does.
+func BatchNotFound(id string) *Error {
+	return NewError(CodeBatchNotFound, "No batch found with id '%s'.", clip(id, maxShown))
+}
+
+// WrongState refuses what can't be done any more, or not yet.
+func WrongState(format string, args ...any) *Error {
+	return NewError(CodeWrongState, format, args...)
+}
+
+// BadRange: size is the whole file's, in bytes.
+func BadRange(asked string, size int64) *Error {
+	e := NewError(CodeBadRange, "Range is %q; the file has %d bytes", clip(asked, maxShown), size)
+	e.Param = "Range"
+	return e
+}
+
+// StorageFull: the operator is told more by the log.
+func StorageFull() *Error {
+	return NewError(CodeStorageFull, "the storage of files and batches is full; delete files, or ask the operator")
+}
+
+// StorageUnavailable does not say whether it was done: nobody knows.
+func StorageUnavailable() *Error {
+	return NewError(CodeStorageUnavailable, "the storage of files and batches failed; what was asked for may be done or not, and asking again is safe")
+}
+
 // ContextLengthExceeded: need and context are tokens, prompt and least output
 // together.
 func ContextLengthExceeded(need, context int) *Error {
