@@ -142,8 +142,11 @@ func Run(ctx context.Context, o *Options) (*Profile, error) {
 	if ghosts > 0 {
 		return profile, fmt.Errorf("probe: %d of its requests are not confirmed as ended: look at the engine", ghosts)
 	}
-	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, context.Canceled):
 		return profile, fmt.Errorf("probe: it was interrupted; its requests have ended")
+	case errors.Is(cause, ErrKey):
+		return profile, fmt.Errorf("probe: %w", cause)
 	}
 	return profile, nil
 }

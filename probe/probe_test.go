@@ -3,6 +3,8 @@ package probe
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -198,5 +200,41 @@ func TestInterrupted(t *testing.T) {
 	r, err := Read(t.Context(), &o)
 	if err != nil || r.Load.Running != 0 || r.Load.Waiting != 0 {
 		t.Errorf("%v, and the engine has %+v", err, r.Load)
+	}
+}
+
+// TestKeyRefused: an engine that takes no request for want of a key is not asked for
+// one after the other, and that nothing is known is an error.
+func TestKeyRefused(t *testing.T) {
+	o, sent := serve(t, quick())
+	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			sent.n.Add(1)
+			http.Error(w, `{"error":{"message":"no such key","code":401}}`, http.StatusUnauthorized)
+			return
+		}
+		engine, err := http.Get(o.Engine.URL + r.URL.Path)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer engine.Body.Close()
+		w.WriteHeader(engine.StatusCode)
+		_, _ = io.Copy(w, engine.Body)
+	}))
+	defer locked.Close()
+	asked := o
+	asked.Engine.URL = locked.URL
+	p, err := Run(t.Context(), &asked)
+	if !errors.Is(err, ErrKey) || p == nil {
+		t.Fatalf("error %v", err)
+	}
+	if n := sent.n.Load(); n > 10 {
+		t.Errorf("%d requests were sent", n)
+	}
+	for _, f := range p.Findings {
+		if f.Confidence == Shown {
+			t.Errorf("%+v", f)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -28,6 +29,8 @@ var (
 	ErrBudget = errors.New("the budget of tokens is too small")
 	// ErrTime is that the time is over.
 	ErrTime = errors.New("the time is over")
+	// ErrKey is that the engine lets the probe have nothing.
+	ErrKey = errors.New("the engine does not take the key that it is sent")
 )
 
 const (
@@ -255,6 +258,9 @@ func (r *request) unanswered(ctx context.Context, err error) {
 	case errors.As(err, &status):
 		r.outcome, r.status = refused, status.Status
 		r.explain(status.Body, wire.FromUpstream(status.Status, status.Body, status.Header))
+		if status.Status == http.StatusUnauthorized || status.Status == http.StatusForbidden {
+			s.stop(fmt.Errorf("%w: status %d", ErrKey, status.Status))
+		}
 	case r.aborting > 0:
 		r.outcome = aborted
 	default:
