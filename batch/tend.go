@@ -24,8 +24,7 @@ const (
 	sweepEvery = time.Minute
 	strayAge   = 24 * time.Hour
 	sweepMost  = 100
-	// purposeOutput is of output and error files.
-	purposeOutput = "batch_output"
+	// PurposeOutput is of output and error files.
 )
 
 // tends reads in batches that are new and ends those that are done, expired or
@@ -216,7 +215,7 @@ func outputID(batch, kind string) string {
 // writeLines writes a batch's lines into a file, in the order in which they came; nil where there
 // are none.
 func (w *Worker) writeLines(ctx context.Context, b *Batch, kind string, failed bool) (_ *File, err error) {
-	f := &File{ID: outputID(b.ID, kind), Tenant: b.Tenant, Purpose: purposeOutput, Name: b.ID + "_" + kind + ".jsonl", Created: b.FinalizingAt}
+	f := &File{ID: outputID(b.ID, kind), Tenant: b.Tenant, Purpose: PurposeOutput, Name: b.ID + "_" + kind + ".jsonl", Created: b.FinalizingAt}
 	if keep := cmp.Or(b.KeepOutput, w.cfg.KeepOutput); keep > 0 {
 		f.Expires = f.Created.Add(keep)
 	}
