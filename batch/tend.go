@@ -24,7 +24,6 @@ const (
 	sweepEvery = time.Minute
 	strayAge   = 24 * time.Hour
 	sweepMost  = 100
-	// PurposeOutput is of output and error files.
 )
 
 // tends reads in batches that are new and ends those that are done, expired or
