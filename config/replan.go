@@ -239,9 +239,13 @@ func (p *Pool) checkProfiles(at string, l *list) {
 				most = max(most, p.Replan.Profiles[k].Cost)
 			}
 		}
-		if away := p.Replan.DrainTimeout + most; wait > 0 && most > 0 && wait < away {
-			l.warn(fmt.Sprintf("%sclasses[%d]", at, i), fmt.Sprintf("a switch may take %s, drain_timeout and cost, and the class's queue.wait is %s: what waits for longer is refused",
-				formatDuration(away), formatDuration(wait)))
+		away, takes := p.Replan.ContentionAfter, "contention_after"
+		if most > 0 {
+			away, takes = away+p.Replan.DrainTimeout+most, "contention_after, drain_timeout and cost"
+		}
+		if wait > 0 && wait < away {
+			l.warn(fmt.Sprintf("%sclasses[%d]", at, i), fmt.Sprintf("a request that needs another profile may wait for it for %s, %s, and the class's queue.wait is %s: it is refused before the engine is there",
+				formatDuration(away), takes, formatDuration(wait)))
 		}
 	}
 }

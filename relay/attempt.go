@@ -18,6 +18,7 @@ type attempt struct {
 	pool   *Pool
 	live   *settings // that it began under
 	record *record
+	mind   *mind // that admitted it; its record may wait outside of any by the time that it is released
 	call   *Call
 
 	admit      admission.Effect
@@ -41,7 +42,7 @@ type attempt struct {
 func (p *Pool) attempt(r *record, sink Sink) *attempt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := &attempt{pool: p, live: p.live(), record: r, call: r.call, admit: r.admit, outlet: outlet{sink: sink, start: p.cfg.Start}}
+	a := &attempt{pool: p, live: p.live(), record: r, mind: r.mind, call: r.call, admit: r.admit, outlet: outlet{sink: sink, start: p.cfg.Start}}
 	if r.kept != nil {
 		a.before = r.kept.Before()
 	}

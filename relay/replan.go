@@ -42,7 +42,11 @@ type Replan struct {
 
 // Hook takes the engine to a profile. It returns when that is under way or done; the
 // engine has until its Timeout to be ready.
+// ErrIntact is wrapped by the error of one that has done nothing at all to the engine.
 type Hook func(ctx context.Context) error
+
+// ErrIntact tells that a hook could not even begin: the engine is as it was.
+var ErrIntact = errors.New("the engine was not touched")
 
 // planning is a pool's replanning.
 type planning struct {
@@ -69,6 +73,7 @@ type planned struct {
 	came    int64      // tokens of one sequence that it has come to, prompt and output
 	most    int64      // and that it may come to, where its client has declared a limit
 	session uint64     // whose promise it counts for; 0: none
+	counted bool       // the promise lives as long as it runs
 	granted int64      // context that its session has
 	outside bool       // it waits in the room
 	back    bool       // it is taken out of the core to wait there
@@ -350,11 +355,8 @@ func (p *Pool) pledgeLocked(r *record) {
 	_ = h.WriteByte(0) // no name of a tenant has one
 	_, _ = h.WriteString(r.call.Session)
 	r.plan.session = h.Sum64() | 1
-	if r.call.Context < 0 {
-		pl.contract.Release(r.plan.session)
-	}
 	before := pl.contract.Of(p.now(), r.plan.session)
-	r.plan.granted = pl.contract.Begin(p.now(), r.plan.session, max(r.call.Context, 0), present)
+	r.plan.granted, r.plan.counted = pl.contract.Begin(p.now(), r.plan.session, max(r.call.Context, 0), present)
 	if r.plan.granted > before {
 		p.promisedLocked(r, r.plan.granted)
 	}
@@ -375,7 +377,10 @@ func (p *Pool) honourLocked(r *record) {
 	if r.call.Context < 0 {
 		came = 0 // its client has said that it is the last
 	}
-	pl.contract.End(p.now(), r.plan.session, came, contextOf(&pl.cfg.Profiles[pl.planner.Profile()]))
+	pl.contract.End(p.now(), r.plan.session, r.plan.counted, came, contextOf(&pl.cfg.Profiles[pl.planner.Profile()]))
+	if r.call.Context < 0 {
+		pl.contract.Release(r.plan.session)
+	}
 	if now := pl.contract.Of(p.now(), r.plan.session); now > before {
 		p.promisedLocked(r, now)
 	}
@@ -511,7 +516,12 @@ func (p *Pool) planLocked(o *engine.Observation) {
 		return
 	}
 	if p.core.shadow != nil && !pl.cfg.DryRun && pl.planner.State() == replan.Settled {
-		return // nothing is decided here, and nothing waits
+		p.callInLocked() // who has waited since before it only observed
+		return           // nothing is decided here
+	}
+	if p.drain && pl.planner.Wish() != pl.planner.Profile() {
+		// A process that ends begins no switch, and gives one up that has not left yet.
+		p.planStepLocked(&replan.Event{Kind: replan.Override, Profile: pl.planner.Profile(), Until: replan.Never})
 	}
 	if pl.arriving() && time.Now().After(pl.awaits) {
 		pl.awaits = time.Time{}
@@ -692,9 +702,12 @@ func (p *Pool) runHook(to int, until time.Time) {
 		return // the next samples tell whether it is there
 	}
 	pl.awaits = time.Time{}
-	pl.amiss = fmt.Errorf("the switch to profile %s: %w", pl.cfg.Profiles[to].Name, err)
+	intact := errors.Is(err, ErrIntact)
+	if pl.amiss = fmt.Errorf("the switch to profile %s: %w", pl.cfg.Profiles[to].Name, err); intact {
+		pl.amiss = nil
+	}
 	p.cfg.Log.Error("the switch failed", "pool", p.cfg.Name, "profile", pl.cfg.Profiles[to].Name, "err", err)
-	p.planStepLocked(&replan.Event{Kind: replan.Switched})
+	p.planStepLocked(&replan.Event{Kind: replan.Switched, Intact: intact})
 }
 
 // relimitLocked puts the limits of a profile into force. What runs and may come to more

@@ -371,6 +371,42 @@ func TestFailedSwitch(t *testing.T) {
 	}
 }
 
+// TestIntactEngineServesOn: an engine that the hook could not even begin to switch is
+// where it was, whatever the other hook is worth.
+func TestIntactEngineServesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newProfiled(t, func(c *Replan) {
+			for i := range c.Hooks {
+				c.Hooks[i] = func(context.Context) error { return fmt.Errorf("%w: no such file", ErrIntact) }
+			}
+		})
+		s.wish("deep")
+		pass(2 * time.Second)
+		s.wish("")
+		s.wantProfile("broad")
+		c := s.ask("interactive", "", 0, 10, false)
+		pass(time.Second)
+		s.wantCode(c, "")
+		wantTold(t, s.events(), "drain deep: an operator wants it", "switch deep: an operator wants it", "reopen broad: the switch failed")
+	})
+}
+
+// TestEndingProcessSwitchesNothing: a switch that has not left is given up by a process
+// that is told to stop, and what ran is answered.
+func TestEndingProcessSwitchesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newProfiled(t, nil)
+		own := s.ask("interactive", "", 0, 400, true)
+		s.wish("deep")
+		pass(time.Second)
+		go s.pool.Drain(context.Background())
+		pass(20 * time.Second)
+		s.wantCode(own, "")
+		s.wantHooks()
+		wantTold(t, s.events(), "drain deep: an operator wants it", "reopen broad: an operator wants it")
+	})
+}
+
 // TestPromiseKeepsTheProfile: what a session was promised, by its wish or by what it
 // came to, no switch takes away, and its client ends it.
 func TestPromiseKeepsTheProfile(t *testing.T) {

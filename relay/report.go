@@ -158,7 +158,7 @@ func (a *attempt) release() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stepLocked(a.record.mind, &admission.Event{Kind: admission.Released, Hold: a.admit.Hold})
+	p.stepLocked(a.mind, &admission.Event{Kind: admission.Released, Hold: a.admit.Hold})
 	p.logLocked(a.record, &journal.Event{
 		Kind: journal.Released, Mono: int64(p.now()), Engine: a.engineName(), Hold: uint64(a.admit.Hold), Cause: string(c.By),
 		For: a.reclaim, Recall: a.recalled,

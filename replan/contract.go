@@ -46,8 +46,9 @@ func (c *Contract) Guarantee() int64 { return c.guarantee }
 
 // Begin notes that a request of a session begins, for which it wants a context of so many
 // tokens, 0 for what it has. present is what the profile gives that the request begins in.
-// It returns the context that the session has as long as it lives.
-func (c *Contract) Begin(now Time, key uint64, want, present int64) (granted int64) {
+// It returns the context that the session has as long as it lives, and whether there is a
+// promise, which lives while the request runs.
+func (c *Contract) Begin(now Time, key uint64, want, present int64) (granted int64, counted bool) {
 	s := c.sessions[key]
 	if s != nil && !c.lives(now, s) {
 		c.drop(s)
@@ -56,23 +57,23 @@ func (c *Contract) Begin(now Time, key uint64, want, present int64) (granted int
 	want = min(want, present)
 	switch {
 	case s == nil && want <= c.guarantee:
-		return c.guarantee
+		return c.guarantee, false
 	case s == nil:
 		if s = c.enter(now, key); s == nil {
 			c.refused++
-			return c.guarantee
+			return c.guarantee, false
 		}
 	}
 	s.tokens = max(s.tokens, want)
 	s.open++
 	c.touch(now, s)
-	return max(s.tokens, c.guarantee)
+	return max(s.tokens, c.guarantee), true
 }
 
 // End notes that a request of a session has ended, whose context came to so many tokens,
-// in a profile that gives present. A session that was not promised that much has it from
+// in a profile that gives present; counted is what Begin said of it. A session that was not promised that much has it from
 // now on: its next request will be longer.
-func (c *Contract) End(now Time, key uint64, came, present int64) {
+func (c *Contract) End(now Time, key uint64, counted bool, came, present int64) {
 	s := c.sessions[key]
 	came = min(came, present)
 	if s == nil {
@@ -83,9 +84,9 @@ func (c *Contract) End(now Time, key uint64, came, present int64) {
 			c.refused++
 			return
 		}
-		s.open++
+	} else if counted {
+		s.open = max(s.open-1, 0)
 	}
-	s.open = max(s.open-1, 0)
 	s.tokens = max(s.tokens, came)
 	c.touch(now, s)
 }

@@ -59,6 +59,7 @@ type job struct {
 	out           float64 // tokens it has produced
 	session       uint64
 	want          int64 // of a promise
+	counted       bool  // a promise lives while it runs
 	batch         bool  // its attempt can be ended, and goes on
 	arrived       Time
 	waits         Time
@@ -295,7 +296,8 @@ func (w *world) start(j *job) {
 	j.attempt++
 	w.busy++
 	if j.session != 0 && j.attempt == 1 {
-		granted := w.c.Begin(w.now, j.session, j.want, profile.MaxContext)
+		granted, counted := w.c.Begin(w.now, j.session, j.want, profile.MaxContext)
+		j.counted = counted
 		w.pledge(j.session, granted, 1)
 	}
 	attempt := j.attempt
@@ -322,7 +324,7 @@ func (w *world) finish(j *job) {
 	w.done++
 	w.inside = slices.DeleteFunc(w.inside, func(o *job) bool { return o == j })
 	if j.session != 0 {
-		w.c.End(w.now, j.session, j.tokens(w.now), w.cfg.Profiles[w.present].MaxContext)
+		w.c.End(w.now, j.session, j.counted, j.tokens(w.now), w.cfg.Profiles[w.present].MaxContext)
 		w.pledge(j.session, w.c.Of(w.now, j.session), -1)
 	}
 	w.stir()

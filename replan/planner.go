@@ -129,7 +129,7 @@ func (p *Planner) Step(now Time, ev *Event, fx []Effect) []Effect {
 			p.drained()
 		}
 	case Switched:
-		p.switched(ev.OK)
+		p.switched(ev.OK, ev.Intact)
 	}
 	if p.wish != Auto && p.now >= p.wishUntil {
 		p.wish = Auto
@@ -431,9 +431,11 @@ func (p *Planner) reconsider() {
 	case p.wish != Auto && p.wish != p.to:
 		why = WhyOperator
 	case p.why == WhyOperator && p.wish != p.to,
-		p.why == WhyIdle && p.idle == Never,
-		(p.why == WhySlots || p.why == WhyStranded) && !p.better(p.to, p.at) && p.wish != p.to:
+		p.why == WhyIdle && p.idle == Never:
 		why = WhyGone
+	case (p.why == WhySlots || p.why == WhyStranded) && !p.better(p.to, p.at) && p.wish != p.to:
+		why = WhyGone
+		p.setBack() // or a client that comes and goes would have the engine drained again and again
 	case p.now >= p.since+Time(p.cfg.DrainTimeout):
 		why = WhyTimeout
 		p.setBack()
@@ -484,11 +486,15 @@ func mean(old, d time.Duration) time.Duration {
 	return time.Duration(remembered*float64(old) + (1-remembered)*float64(d))
 }
 
-// switched takes in how a switch or a return has ended.
-func (p *Planner) switched(ok bool) {
+// switched takes in how a switch or a return has ended. An engine that no switch has
+// touched is where it was.
+func (p *Planner) switched(ok, intact bool) {
 	switch {
 	case p.state == Switching && ok:
 		p.arrive()
+	case p.state == Switching && intact:
+		p.setBack()
+		p.stay(WhyFailed)
 	case p.state == Switching:
 		p.retries = 0
 		p.enter(Returning)

@@ -53,7 +53,7 @@ func (s *story) command(t *testing.T, d *datadriven.TestData) string {
 		l := Load{Demands: s.p.load.Demands, Promised: s.p.load.Promised, Inside: s.set(t, d, "inside")}
 		return s.step(&Event{Kind: Drained, Load: &l})
 	case "switched":
-		return s.step(&Event{Kind: Switched, OK: d.HasArg("ok")})
+		return s.step(&Event{Kind: Switched, OK: d.HasArg("ok"), Intact: d.HasArg("intact")})
 	case "override":
 		e := Event{Kind: Override, Profile: Auto, Until: Never}
 		if name := d.CmdArgs[0].Key; name != "auto" {
@@ -89,9 +89,10 @@ func (s *story) contract(t *testing.T, d *datadriven.TestData) string {
 		d.ScanArgs(t, "most", &most)
 		s.c = NewContract(n[3], most, time.Duration(moment(t, d, "timeout")))
 	case "begin":
-		return fmt.Sprintf("has %d\n%s\n", s.c.Begin(s.now, key, n[0], n[1]), s.c)
+		granted, _ := s.c.Begin(s.now, key, n[0], n[1])
+		return fmt.Sprintf("has %d\n%s\n", granted, s.c)
 	case "end":
-		s.c.End(s.now, key, n[2], n[1])
+		s.c.End(s.now, key, !d.HasArg("uncounted"), n[2], n[1])
 	case "release":
 		s.c.Release(key)
 	case "needs":

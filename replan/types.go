@@ -129,6 +129,7 @@ type Event struct {
 	Kind    Kind
 	Load    *Load // read during Step, never kept
 	OK      bool
+	Intact  bool // of a Switched that failed: the engine was not touched
 	Profile int
 	Until   Time // Never: until another Override
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -80,7 +82,13 @@ func runCommand(ctx context.Context, command, env []string) error {
 	cmd.WaitDelay = hookPipes
 	says := &tail{most: maxHookSays}
 	cmd.Stdout, cmd.Stderr = says, says
-	err := cmd.Run()
+	err := cmd.Start()
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", relay.ErrIntact, err)
+	}
+	if err == nil {
+		err = cmd.Wait()
+	}
 	if errors.Is(err, exec.ErrWaitDelay) {
 		return nil // it has ended well, and what it has started lives
 	}
@@ -132,11 +140,18 @@ func callHook(ctx context.Context, h *config.Hook, key string) error {
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	if err != nil {
+		var at *url.Error
+		if errors.As(err, &at) {
+			err = at.Err // its URL may have a secret in it
+		}
+		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+			err = fmt.Errorf("%w: %w", relay.ErrIntact, err)
+		}
 		return err
 	}
 	defer func() { _ = res.Body.Close() }()
-	said, _ := io.ReadAll(io.LimitReader(res.Body, maxHookSays)) // only for the error
 	if res.StatusCode/100 != 2 {
+		said, _ := io.ReadAll(io.LimitReader(res.Body, maxHookSays))
 		return fmt.Errorf("status %d: %s", res.StatusCode, strings.TrimSpace(string(said)))
 	}
 	return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"headgate/config"
+	"headgate/relay"
 )
 
 // hookOf is the hook of a pool whose profile has it.
@@ -56,6 +58,24 @@ func TestHookCommand(t *testing.T) {
 	cancel()
 	if err := run(ctx, `sleep 60`); err == nil || !strings.Contains(err.Error(), "took too long") {
 		t.Errorf("a command that is out of time: %v", err)
+	}
+}
+
+// TestHookThatCannotBegin: what did nothing to the engine says so, and no URL, which may
+// have a secret in it.
+func TestHookThatCannotBegin(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for what, h := range map[string]config.Hook{
+		"a command that is not there": {Command: []string{filepath.Join(t.TempDir(), "none")}},
+		"a server that is not there":  {URL: gone.URL + "/?token=secret"},
+	} {
+		if err := hookOf(t, h)(t.Context()); !errors.Is(err, relay.ErrIntact) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := hookOf(t, config.Hook{Command: []string{"false"}})(t.Context()); err == nil || errors.Is(err, relay.ErrIntact) {
+		t.Errorf("a command that ran: %v", err)
 	}
 }
 
