@@ -5,6 +5,8 @@ SHELL := /bin/bash -o pipefail
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X headgate/telemetry.Version=$(VERSION)
 FUZZTIME ?= 6s
+# The packages that make fuzz is for; all where there are none.
+FUZZ ?=
 # Where CI is set nothing may be skipped, and properties use the same cases every time.
 TESTLOG := ./bin/testlog -skips bin/skipped $(if $(CI),-no-skips)
 SEED := $(if $(CI),-rapid.seed=1)
@@ -14,6 +16,7 @@ PACKAGES = $(shell go list ./... | grep -vE '^headgate/e2e$$')
 WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}} {{range .XTestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
 WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
+SHELL_PACKAGES = $(shell go list $(SHELLS))
 SHELLS = ./batch ./batch/files ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
 .PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale fleet-sim fleet-sim-mutants soak clean
@@ -44,8 +47,10 @@ unit: setup
 	go test -json $(WITH_RAPID) $(if $(SEED),-args $(SEED)) | $(TESTLOG)
 	go -C tools test ./...
 
+# A fifth of the cases: properties have all of them without the detector.
 race: setup
-	go test -race -json $(SHELLS) | $(TESTLOG)
+	go test -race -json $(filter-out $(WITH_RAPID),$(SHELL_PACKAGES)) | $(TESTLOG)
+	go test -race -json $(filter $(WITH_RAPID),$(SHELL_PACKAGES)) -args -rapid.checks=20 $(SEED) | $(TESTLOG)
 
 e2e: setup build
 	go test -count=1 -timeout 20m -json ./e2e/... | $(TESTLOG)
@@ -55,7 +60,7 @@ e2e-engine: setup
 	go test -count=1 -json ./e2e/engine/... ./e2e/realengine/... | $(TESTLOG)
 
 fuzz:
-	@tools/fuzz.sh $(FUZZTIME)
+	@tools/fuzz.sh $(FUZZTIME) $(FUZZ)
 
 lint: setup
 	go vet ./...

@@ -204,7 +204,7 @@ func samples(t *testing.T) map[string]string {
 		}
 	})
 	each("../cmd/headgate/*.yaml", func(name, text string) { all[name] = text })
-	each("../cmd/headgate/testdata/script/*.txtar", func(name, text string) {
+	each("../cmd/headgate/testdata/*/*.txtar", func(name, text string) {
 		for _, f := range txtar.Parse([]byte(text)).Files {
 			all[name+" "+f.Name] = string(f.Data)
 		}

@@ -116,7 +116,15 @@ func testLending(t *testing.T, b backend) {
 	served := tell.then("it is served", func(e *journal.Event) bool { return e.Kind == journal.RecallServed && e.For == two })
 	settled := tell.then("it settles", func(e *journal.Event) bool { return e.Kind == journal.RecallSettled && e.Recall == opened.Recall })
 	reopened := tell.then("lending opens again", kind(journal.LendingOpened, "interactive"))
-	tell.then("batch borrows again", loan)
+	waited := 5 // of batch, when lending opened
+	for i := range tell.all {
+		if e := &tell.all[i]; e.Kind == journal.Admitted && e.Class == "batch" && e.Seq < reopened.Seq {
+			waited--
+		}
+	}
+	if waited > 0 { // with an engine that is quick or a machine that is not all were through
+		tell.then("batch borrows again", loan)
+	}
 
 	for i := range tell.all {
 		switch e := &tell.all[i]; {

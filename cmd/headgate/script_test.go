@@ -33,9 +33,11 @@ func TestMain(m *testing.M) {
 //	cut NAME                    kills it, without a chance to clean up
 //	get STATUS URL              has to be answered so; the body is the file body
 //	await STATUS URL PATTERN    is asked until it is answered so, with such a body
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
+
+func runScripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir: dir,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": startInBackground, "stop": stopInBackground, "cut": cutInBackground, "get": get, "await": await,
 		},

@@ -79,9 +79,11 @@ func TestChangesHoldOnlyWhatIsToBeTold(t *testing.T) {
 		report(a2, "p", 1)
 		want(t, "slow", drain(t, out, say), "a1 p2, -a1, +a2, a1 p102, a1 q100, a2 p1, +b1, b1 p100")
 
+		report(b1, "p", 101)
+		synctest.Wait() // the server has that in its hand, and sees nothing between the next two
 		f.Members([]control.Member{b1})
 		f.Members([]control.Member{a2, b1})
-		want(t, "back before it was told", drain(t, out, say), "")
+		want(t, "back before it was told", drain(t, out, say), "b1 p101")
 		f.Members([]control.Member{b1})
 		f.Members([]control.Member{b1})
 		want(t, "gone", drain(t, out, say), "-a2")
