@@ -24,6 +24,7 @@ import (
 	"headgate/admission"
 	"headgate/e2e/client"
 	"headgate/e2e/headgate"
+	"headgate/e2e/need"
 )
 
 // batchConfig is a gateway with files and batches in a folder, for two tenants, in
@@ -472,7 +473,7 @@ func TestBatchStops(t *testing.T) {
 // TestBatchReplicas: several replicas with one database and one folder have the same
 // files and batches. One that is killed is taken over from, and each request has one line.
 func TestBatchReplicas(t *testing.T) {
-	t.Setenv("HEADGATE_E2E_POSTGRES", headgate.StartPostgres(t))
+	t.Setenv("HEADGATE_E2E_POSTGRES", need.Postgres(t))
 	k, dir := newKeys(t), t.TempDir()
 	replica := func() *headgate.Gateway {
 		e := headgate.StartEngine(t, "--speed", "0.1")

@@ -254,7 +254,7 @@ func (p *Pool) gatesLocked(r *record) bool {
 // hostLocked has a request wait in the room, if its class's queue has a place for it.
 func (p *Pool) hostLocked(r *record) (why admission.Cause, want, allowed int) {
 	spec := &p.table.Classes[r.class]
-	waiting, tenants := p.waitingLocked(r)
+	waiting, tenants := r.waitingAmong(p.records, p.plan.room)
 	switch {
 	case waiting >= spec.Depth:
 		return admission.CauseQueueFull, waiting, spec.Depth
@@ -267,32 +267,15 @@ func (p *Pool) hostLocked(r *record) (why admission.Cause, want, allowed int) {
 	return admission.CauseNone, 0, 0
 }
 
-// waitingLocked counts who waits in a request's class, and of its tenant.
-func (p *Pool) waitingLocked(r *record) (class, tenant int) {
-	count := func(o *record) {
-		if o != nil && o != r && o.class == r.class && o.stage == stageWaiting {
-			class++
-			if o.call.Tenant == r.call.Tenant {
-				tenant++
-			}
-		}
-	}
-	for _, o := range p.records {
-		count(o)
-	}
-	for _, o := range p.plan.room {
-		count(o)
-	}
-	return class, tenant
-}
-
-// queuedLocked is the same of the core's queue alone.
-func (p *Pool) queuedLocked(r *record) (class, tenant int) {
-	for _, o := range p.records {
-		if o != nil && o.class == r.class && o.stage == stageWaiting {
-			class++
-			if o.call.Tenant == r.call.Tenant {
-				tenant++
+// waitingAmong counts who else waits among some in the request's class, and of its tenant.
+func (r *record) waitingAmong(among ...[]*record) (class, tenant int) {
+	for _, all := range among {
+		for _, o := range all {
+			if o != nil && o != r && o.class == r.class && o.stage == stageWaiting {
+				class++
+				if o.call.Tenant == r.call.Tenant {
+					tenant++
+				}
 			}
 		}
 	}
@@ -329,7 +312,7 @@ func (p *Pool) callInLocked() {
 		case p.gatesLocked(r) || len(p.free) == 0:
 		default:
 			// Nobody is refused for a queue that was full before he came in.
-			if class, tenant := p.queuedLocked(r); class >= spec.Depth || spec.TenantDepth > 0 && tenant >= spec.TenantDepth {
+			if class, tenant := r.waitingAmong(p.records); class >= spec.Depth || spec.TenantDepth > 0 && tenant >= spec.TenantDepth {
 				continue
 			}
 			p.departLocked(r)

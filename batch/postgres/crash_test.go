@@ -9,6 +9,7 @@ import (
 
 	"headgate/batch"
 	"headgate/batch/rows/rowstest"
+	"headgate/e2e/need"
 )
 
 // address is what children of a test find in its folder.
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) { crash.Main(m) }
 
 func TestCrash(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "address"), []byte(server(t)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "address"), []byte(need.Postgres(t)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	crash.Run(t, dir)

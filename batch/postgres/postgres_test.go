@@ -5,15 +5,8 @@ import (
 	"database/sql"
 	"flag"
 	"fmt"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,79 +16,6 @@ import (
 )
 
 var background = context.Background()
-
-// program returns the path of one of PostgreSQL's. Debian keeps them off the path.
-func program(t *testing.T, name string) string {
-	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	if all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(all) > 0 {
-		return slices.Max(all)
-	}
-	return need.Tool(t, name)
-}
-
-// server starts PostgreSQL in a folder of its own, behind a Unix socket, and returns the
-// address of its database. It refuses to run as root.
-func server(t *testing.T) (dsn string) {
-	t.Helper()
-	initdb, postgres := program(t, "initdb"), program(t, "postgres")
-	dir, err := os.MkdirTemp("", "pg") // short: a socket's name has little room
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	attr := &syscall.SysProcAttr{}
-	if os.Getuid() == 0 {
-		u, err := user.Lookup("postgres")
-		if err != nil {
-			t.Fatal(err)
-		}
-		uid, _ := strconv.Atoi(u.Uid)
-		gid, _ := strconv.Atoi(u.Gid)
-		if err := os.Chown(dir, uid, gid); err != nil {
-			t.Fatal(err)
-		}
-		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	}
-	data := filepath.Join(dir, "data")
-	run := func(path string, args ...string) (*exec.Cmd, *strings.Builder) {
-		cmd := exec.Command(path, args...)
-		out := new(strings.Builder)
-		cmd.Dir, cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = dir, attr, out, out
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return cmd, out
-	}
-	cmd, out := run(initdb, "-D", data, "-U", "headgate", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("initdb: %v\n%s", err, out)
-	}
-	// What is killed is a client, not the server: it need not flush.
-	cmd, out = run(postgres, "-D", data, "-k", dir, "-h", "", "-F", "-c", "max_connections=200")
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGINT) // ends sessions and stops
-		if err := cmd.Wait(); err != nil {
-			t.Logf("postgres: %v\n%s", err, out)
-		}
-	})
-	dsn = "host=" + dir + " user=headgate dbname=postgres"
-	db, err := sql.Open("pgx", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	for range 600 {
-		if db.Ping() == nil {
-			return dsn
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("postgres does not answer:\n%s", out)
-	return ""
-}
 
 var schemas atomic.Int64
 
@@ -121,7 +41,7 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dsn := server(t)
+	dsn := need.Postgres(t)
 	batchtest.Run(t, func(t *testing.T) batchtest.Storage {
 		own := schema(t, dsn)
 		db, err := sql.Open("pgx", own)
@@ -161,7 +81,7 @@ func TestAway(t *testing.T) {
 // TestConnectionsLost: connections that end, as when a server is started anew, cost at most
 // the changes that were under way, and the store goes on with others.
 func TestConnectionsLost(t *testing.T) {
-	dsn := server(t)
+	dsn := need.Postgres(t)
 	s, err := Open(background, dsn)
 	if err != nil {
 		t.Fatal(err)

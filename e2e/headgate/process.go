@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"headgate/e2e/need"
 )
 
 // patience bounds every wait for a condition. It is no measure of speed: only a
@@ -30,15 +32,8 @@ type process struct {
 // start runs headgate with args until the test ends.
 func start(t testing.TB, args ...string) *process {
 	t.Helper()
-	cmd := exec.Command(Binary(t), args...)
-	cmd.SysProcAttr = endsWithParent()
-	return startCommand(t, cmd)
-}
-
-// startCommand runs a command until the test ends.
-func startCommand(t testing.TB, cmd *exec.Cmd) *process {
-	t.Helper()
-	p := &process{t: t, cmd: cmd, out: newOutput(), exited: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(Binary(t), args...), out: newOutput(), exited: make(chan struct{})}
+	p.cmd.SysProcAttr = need.EndsWithParent()
 	p.cmd.Stdout, p.cmd.Stderr = p.out.writer(), p.out.writer()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("headgate: %v", err)
@@ -52,7 +47,7 @@ func startCommand(t testing.TB, cmd *exec.Cmd) *process {
 		p.Terminate()
 		p.Wait()
 		if t.Failed() {
-			t.Logf("headgate %v said:\n%s", cmd.Args[1:], p.out)
+			t.Logf("headgate %v said:\n%s", args, p.out)
 		}
 	})
 	return p

@@ -1,21 +1,22 @@
-package headgate
+package need
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
-
-	"headgate/e2e/need"
+	"time"
 )
 
-// StartPostgres runs PostgreSQL in a folder of its own until the test ends, behind a Unix
+// Postgres runs PostgreSQL in a folder of its own until the test ends, behind a Unix
 // socket, and returns the address of an empty database.
-func StartPostgres(t testing.TB) (dsn string) {
+func Postgres(t testing.TB) (dsn string) {
 	t.Helper()
 	initdb, postgres := postgresProgram(t, "initdb"), postgresProgram(t, "postgres")
 	dir, err := os.MkdirTemp("", "pg") // short: a socket's name has little room
@@ -23,7 +24,7 @@ func StartPostgres(t testing.TB) (dsn string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	attr := endsWithParent()
+	attr := EndsWithParent()
 	if os.Getuid() == 0 { // as whom it refuses to run
 		u, err := user.Lookup("postgres")
 		if err != nil {
@@ -42,11 +43,34 @@ func StartPostgres(t testing.TB) (dsn string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
 	}
-	server := exec.Command(postgres, "-D", data, "-k", dir, "-h", "", "-F")
-	server.Dir, server.SysProcAttr = dir, attr
-	p := startCommand(t, server)
-	p.AwaitOutput("database system is ready to accept connections")
-	return "host=" + dir + " user=headgate dbname=postgres"
+	// What tests kill are its clients, so that it need not flush.
+	server := exec.Command(postgres, "-D", data, "-k", dir, "-h", "", "-F", "-c", "max_connections=200")
+	var out bytes.Buffer
+	server.Dir, server.SysProcAttr, server.Stdout, server.Stderr = dir, attr, &out, &out
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan struct{})
+	go func() { defer close(left); err = server.Wait() }()
+	t.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGINT) // ends sessions and stops
+		if <-left; err != nil {
+			t.Logf("postgres: %v\n%s", err, &out)
+		}
+	})
+	// It says so in its lock file, as pg_ctl reads it.
+	for range 600 {
+		if status, _ := os.ReadFile(filepath.Join(data, "postmaster.pid")); slices.Contains(strings.Fields(string(status)), "ready") {
+			return "host=" + dir + " user=headgate dbname=postgres"
+		}
+		select {
+		case <-left:
+			t.Fatalf("postgres left: %v\n%s", err, &out)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	t.Fatal("postgres does not get ready")
+	return ""
 }
 
 // postgresProgram returns the path of one of PostgreSQL's programs. Debian keeps them off
@@ -59,5 +83,5 @@ func postgresProgram(t testing.TB, name string) string {
 	if all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(all) > 0 {
 		return slices.Max(all)
 	}
-	return need.Tool(t, name)
+	return Tool(t, name)
 }
