@@ -89,7 +89,7 @@ func newRig(t *testing.T, depth int) *rig {
 			return table, nil
 		},
 	})
-	r.Runner = relayed.New(func() []*relay.Pool { return []*relay.Pool{r.pool} })
+	r.Runner = relayed.New(func() []*relay.Pool { return []*relay.Pool{r.pool} }, nil)
 	go func() { defer close(followed); r.pool.Run(ctx) }()
 	t.Cleanup(func() {
 		drain, cancel := context.WithCancel(context.Background())
