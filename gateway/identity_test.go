@@ -2,6 +2,9 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -150,6 +153,23 @@ func TestTenantsOfTokensAreNoLabels(t *testing.T) {
 			if len(series) != before {
 				t.Fatalf("%d series after %d tenants, %d before", len(series), n+1, before)
 			}
+		}
+	})
+}
+
+// A certificate can't be sent on, so its request waits where it came to.
+func TestCertificatesAreNotForwarded(t *testing.T) {
+	callers := func(c *identity.Config) {
+		c.Certificates = &identity.Certificates{Names: []string{identity.NameCN}}
+		c.Rules = []identity.Rule{{Name: "svc", From: []string{identity.FromCertificate}, Tenant: "t", Classes: []string{"interactive"}}}
+	}
+	replicas(t, setup{callers: callers}, func(t *testing.T, p *pair) {
+		req := httptest.NewRequest("POST", chat, strings.NewReader(chatBody("")))
+		req.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Raw: []byte("x"), Subject: pkix.Name{CommonName: "svc"}, NotAfter: time.Now().Add(time.Hour)}}}}
+		w := httptest.NewRecorder()
+		p.a.gateway.ServeHTTP(w, req)
+		if documented(t, w.Code, w.Body.String()); w.Code != 503 || p.asked != nil {
+			t.Errorf("%d %s; ways were asked for: %q", w.Code, w.Body, p.asked)
 		}
 	})
 }

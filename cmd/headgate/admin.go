@@ -25,13 +25,25 @@ const maxAnswerAdmin = 64 << 20
 // that do.
 type adminClient struct {
 	url string
-	key string // as a flag has it
+	key secretFlag
 }
+
+// secretFlag is a flag whose value is not printed.
+type secretFlag struct{ identity.Secret }
+
+func (f *secretFlag) Set(text string) error {
+	f.Secret = identity.NewSecret(text)
+	return nil
+}
+
+// String is what help prints as the default, and of a value that was given nothing does.
+func (f *secretFlag) String() string { return "" }
+func (f *secretFlag) Type() string   { return "key" }
 
 // flags adds the flags by which it is found and let in.
 func (a *adminClient) flags(f *pflag.FlagSet, help string) {
 	f.StringVar(&a.url, "admin", "http://127.0.0.1:9090", help)
-	f.StringVar(&a.key, "admin-key", "", "key of the admin listener, where it asks for one; better in "+envAdminKey+", since others on the machine see flags")
+	f.Var(&a.key, "admin-key", "key of the admin listener, where it asks for one; better in "+envAdminKey+", since others on the machine see flags")
 }
 
 // adminError is an answer that is none of what was asked for.
@@ -51,7 +63,7 @@ func (a *adminClient) ask(method, path string, body []byte) ([]byte, error) {
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	key := identity.NewSecret(a.key)
+	key := a.key.Secret
 	if key.Empty() {
 		key = identity.NewSecret(os.Getenv(envAdminKey))
 	}
