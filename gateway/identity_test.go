@@ -80,6 +80,9 @@ func TestAuthenticatedBeforeTheBodyIsRead(t *testing.T) {
 					if w.Code != want {
 						t.Errorf("%s %s with %q: %d, want %d: %s", method, path, credential, w.Code, want, w.Body)
 					}
+					if secret := strings.TrimPrefix(credential, "Bearer "); len(secret) > 8 && strings.Contains(w.Body.String()+r.log.String(), secret) {
+						t.Errorf("%s %s: the answer or the log has the credential", method, path)
+					}
 					if challenged := w.Header().Get("Www-Authenticate") != ""; challenged != (want == 401) {
 						t.Errorf("%s %s: %d, and a challenge: %v", method, path, w.Code, challenged)
 					}

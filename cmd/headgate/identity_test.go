@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -163,6 +164,43 @@ pools:
 			t.Errorf("%v with one of the environment: %v", args, err)
 		}
 		t.Setenv(envAdminKey, "")
+	}
+}
+
+// Who changes a file of keys does it alone, and as many fit as there may be.
+func TestKeysAreChangedByOneAtATime(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys.yaml")
+	err := changeKeys(file, true, func(f *config.KeysFile) error {
+		for n := range identity.MaxKeys - 8 {
+			f.Keys = append(f.Keys, identity.Key{
+				Name: fmt.Sprint("k", n), Tenant: "tenant", Hash: fmt.Sprintf("sha256:%064x", n), Classes: []string{"interactive", "batch"}, Header: true,
+				Models: identity.Models{Allow: []string{"llama-*"}}, Expires: "2099-01-31T00:00:00Z",
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			if _, err := command("key", "create", fmt.Sprint("new", n), "-f", file, "--tenant", "t", "--class", "c"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	f, err := loadKeys(file)
+	if err != nil || len(f.Keys) != identity.MaxKeys {
+		t.Fatalf("%v, %d keys", err, len(f.Keys))
+	}
+	if _, err := command("key", "create", "more", "-f", file, "--tenant", "t", "--class", "c"); err == nil || !strings.Contains(err.Error(), "at most 1000 keys") {
+		t.Errorf("one more: %v", err)
+	}
+	left, err := os.ReadDir(filepath.Dir(file))
+	if err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
 	}
 }
 
