@@ -2,13 +2,19 @@ package identity
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
+	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -161,6 +167,76 @@ func TestRules(t *testing.T) {
 	}
 	if got := strings.Join(names, " "); got != "alice bob ci nested portal staff svc" {
 		t.Errorf("principals: %s", got)
+	}
+}
+
+// What counts of a connection is what its listener has verified: where that takes any
+// certificate, one that says the same is nobody's.
+func TestCertificatesOfConnections(t *testing.T) {
+	issue := func(name string, authority *tls.Certificate) tls.Certificate {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{
+			SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour),
+			IsCA: authority == nil, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		}
+		parent, signer := template, any(key)
+		if authority != nil {
+			parent, signer = authority.Leaf, authority.PrivateKey
+		}
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	}
+	authority := issue("authority", nil)
+	cfg, v := ruled(t)
+	a, err := New(cfg, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p, err := a.Authenticate(r); err != nil {
+			fmt.Fprint(w, err.Status)
+		} else {
+			fmt.Fprint(w, p.Name)
+		}
+	}))
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Leaf)
+	// By the name that it is called, the listener verifies certificates or takes any.
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	verify := &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: roots}
+	s.TLS.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		if h.ServerName != "verified.test" {
+			return nil, nil
+		}
+		verify.Certificates = s.TLS.Certificates
+		return verify, nil
+	}
+	s.StartTLS()
+	defer s.Close()
+	for _, tt := range []struct{ name, server, want string }{{"svc.a", "verified.test", "svc/svc.a"}, {"svc.a", "any.test", "401"}} {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+			InsecureSkipVerify: true, ServerName: tt.server, Certificates: []tls.Certificate{issue(tt.name, &authority)},
+		}}}
+		res, err := client.Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		client.CloseIdleConnections()
+		if string(body) != tt.want {
+			t.Errorf("%s at %s: %s, want %s", tt.name, tt.server, body, tt.want)
+		}
 	}
 }
 
