@@ -19,11 +19,11 @@ import (
 
 // The shape of a soak.
 const (
-	shortest = 30 // events of an answer, one a second
-	longest  = 90
-	probing  = 20 // clients that ask the upstream directly meanwhile
-	windows  = 30 // into which its time is divided, if each has a second
-	settle   = 100
+	longest = 90               // events of an answer at most, one a second; a third of it at least
+	patient = 10 * time.Second // for which nothing becomes less, so that it is not going to: idle connections last 4 s
+	probing = 20               // clients that ask the upstream directly meanwhile
+	windows = 30               // into which its time is divided, if each has a second
+	settle  = 100
 	// stable is by what factor the last third of the time may be worse than the first.
 	stable = 1.5
 	// slack is what a first byte may be later though, ms: less can't be told on a
@@ -171,7 +171,7 @@ func (s *soak) run(r *report, out io.Writer) error {
 	var first sync.WaitGroup
 	s.end = time.Now().Add(3 * time.Second)
 	for i := range settle {
-		first.Go(func() { s.client("settle", i, s.gateways[i%len(s.gateways)], s.end, 0) })
+		first.Go(func() { s.client("settle", i, s.gateways[i%len(s.gateways)], 0) })
 	}
 	first.Wait()
 	before, err := s.calmState(state{})
@@ -187,7 +187,7 @@ func (s *soak) run(r *report, out io.Writer) error {
 	for i := range s.o.streams {
 		clients.Go(func() {
 			time.Sleep(time.Until(start.Add(ramp * time.Duration(i) / time.Duration(s.o.streams))))
-			s.client("soak", i, s.gateways[i%len(s.gateways)], s.end, s.o.leave)
+			s.client("soak", i, s.gateways[i%len(s.gateways)], s.o.leave)
 		})
 	}
 	for i := range probing {
@@ -253,17 +253,20 @@ func (s *soak) run(r *report, out io.Writer) error {
 	return nil
 }
 
-// calmState is the state once nobody is there and it does not become less any more.
-func (s *soak) calmState(least state) (state, error) {
+// calmState is the state once nobody is there and it does not become less any more, or
+// is no more than it was before.
+func (s *soak) calmState(before state) (state, error) {
 	var last state
+	var since time.Time
 	err := until("what clients have left is gone", func() (bool, error) {
 		now, err := s.state(true)
 		if err != nil {
 			return false, err
 		}
-		still := last.inUse > 0 && now.inUse > 0.99*last.inUse && now.goroutines >= last.goroutines
-		last = now
-		return now.running == 0 && (still || least.inUse > 0 && now.goroutines <= least.goroutines && now.inUse <= least.inUse), nil
+		if since.IsZero() || now.inUse < 0.99*last.inUse || now.goroutines < last.goroutines || now.running < last.running {
+			since, last = time.Now(), now
+		}
+		return now.running == 0 && now.goroutines <= before.goroutines && now.inUse <= before.inUse || time.Since(since) > patient, nil
 	})
 	return last, err
 }
@@ -286,21 +289,22 @@ func (r *report) soakBars(c counts, t tally, before, peak, after state, overs, u
 	}
 }
 
-// client asks for one answer after another until the end, and leaves some.
-func (s *soak) client(kind string, number int, p *process, end time.Time, leave float64) {
+// client asks for one answer after another until the end, and leaves some. What it has
+// asked for before the end it takes to its own.
+func (s *soak) client(kind string, number int, p *process, leave float64) {
+	most := min(longest, max(int(s.o.duration/(4*time.Second)), 3))
 	var conn *stream
 	defer func() {
 		if conn != nil {
 			conn.close()
 		}
 	}()
-	for n := 0; time.Until(end) > time.Second; n++ {
-		// The first answers end at all times, and the last ones with the run.
-		least := shortest
+	for n := 0; time.Now().Before(s.end); n++ {
+		least := most / 3
 		if n == 0 {
-			least = 1
+			least = 1 // so that answers end at all times
 		}
-		events := min(least+rand.IntN(longest-least+1), int(time.Until(end)/time.Second)+1)
+		events := least + rand.IntN(most-least+1)
 		a := ask{events: events, pace: time.Second, id: fmt.Sprintf("%s-%d-%d", kind, number, n)}
 		last := -1
 		if rand.Float64() < leave {
