@@ -337,11 +337,19 @@ func pack(m proto.Message) ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed) // the level is valid
-	_, _ = z.Write(raw)                             // a buffer takes everything
+	z := packers.Get().(*gzip.Writer)
+	defer packers.Put(z)
+	z.Reset(&b)
+	_, _ = z.Write(raw) // a buffer takes everything
 	_ = z.Close()
 	return b.Bytes(), nil
 }
+
+// packers are kept, since each has a megabyte of tables.
+var packers = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
+	return z
+}}
 
 // scope is what all of it comes from.
 func (x *Exporter) scope() *commonpb.InstrumentationScope {
