@@ -332,23 +332,29 @@ func field(b []byte, want protowire.Type) []byte {
 }
 
 func pack(m proto.Message) ([]byte, error) {
-	raw, err := proto.Marshal(m)
+	p := packers.Get().(*packer)
+	defer packers.Put(p)
+	raw, err := proto.MarshalOptions{}.MarshalAppend(p.raw[:0], m)
 	if err != nil {
 		return nil, err
 	}
+	p.raw = raw
 	var b bytes.Buffer
-	z := packers.Get().(*gzip.Writer)
-	defer packers.Put(z)
-	z.Reset(&b)
-	_, _ = z.Write(raw) // a buffer takes everything
-	_ = z.Close()
+	p.zip.Reset(&b)
+	_, _ = p.zip.Write(raw) // a buffer takes everything
+	_ = p.zip.Close()
 	return b.Bytes(), nil
 }
 
-// packers are kept, since each has a megabyte of tables.
+// packer is what packing an export takes, a megabyte and more.
+type packer struct {
+	zip *gzip.Writer
+	raw []byte
+}
+
 var packers = sync.Pool{New: func() any {
 	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
-	return z
+	return &packer{zip: z}
 }}
 
 // scope is what all of it comes from.

@@ -26,7 +26,7 @@ const (
 // that a traced request took.
 func (x *Exporter) traceData(batch []*tracing.Span) proto.Message {
 	const spans protowire.Number = 2
-	var b []byte
+	b := make([]byte, 0, len(batch)*spanRoom)
 	for _, s := range batch {
 		b = appendMessage(b, spans, func(b []byte) []byte { return appendSpan(b, s) })
 	}
@@ -34,6 +34,9 @@ func (x *Exporter) traceData(batch []*tracing.Span) proto.Message {
 	in.ProtoReflect().SetUnknown(b)
 	return &tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{{Resource: x.resource, ScopeSpans: []*tracepb.ScopeSpans{in}}}}
 }
+
+// spanRoom is about what a span takes, in bytes.
+const spanRoom = 512
 
 // appendSpan appends a Span of opentelemetry/proto/trace/v1.
 func appendSpan(b []byte, s *tracing.Span) []byte {
