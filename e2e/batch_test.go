@@ -274,7 +274,8 @@ func (a *batchAPI) get(path string) string {
 	return text
 }
 
-func (a *batchAPI) upload(text string) string {
+// sendFile uploads a file of requests, whatever comes of it.
+func (a *batchAPI) sendFile(text string) (status int, answer string) {
 	a.t.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -282,7 +283,12 @@ func (a *batchAPI) upload(text string) string {
 	part, _ := w.CreateFormFile("file", "requests.jsonl")
 	_, _ = io.WriteString(part, text)
 	_ = w.Close()
-	status, answer := a.send("POST", "/v1/files", w.FormDataContentType(), &form)
+	return a.send("POST", "/v1/files", w.FormDataContentType(), &form)
+}
+
+func (a *batchAPI) upload(text string) string {
+	a.t.Helper()
+	status, answer := a.sendFile(text)
 	if status != 200 {
 		a.t.Fatalf("upload: %d %s", status, answer)
 	}
