@@ -179,6 +179,19 @@ func TestSDKBatch(t *testing.T) {
 	if tenants := gjson.Parse(admin(t, g, "/api/batches")); tenants.Get("#").Int() != 1 || tenants.Get("0.tenant").Str != "research" || tenants.Get("0.done").Int() < 4 || tenants.Get("0.output_tokens").Int() < 12 {
 		t.Errorf("an operator sees %s", tenants)
 	}
+	// An operator can follow it in the journal, too.
+	var followed []string
+	for _, e := range g.Events() {
+		if e.Batch == nil || e.Batch.ID != value(1, "id").Str {
+			continue
+		}
+		if what := string(e.Kind) + e.State; e.Batch.Line == 0 || e.Batch.Line == 1 {
+			followed = append(followed, what)
+		}
+	}
+	if d := cmp.Diff([]string{"batch_created", "batch_started", "item_started", "item_ended", "batch_finalizing", "batch_endedcompleted"}, followed); d != "" {
+		t.Errorf("the journal (-want +got)\n%s", d)
+	}
 	if metrics := admin(t, g, "/metrics"); !regexp.MustCompile(`headgate_batch_items_done_total\{capacity="\w+",class="batch",result="\w+"\} \d`).MatchString(metrics) {
 		t.Error("no item is counted")
 	}

@@ -129,3 +129,33 @@ func TestCheckpointOfAnother(t *testing.T) {
 		s.wantEmpty()
 	})
 }
+
+// TestWasted: what a request that gives way has generated, and begins anew without, is told.
+func TestWasted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{classes: reclaimer(1), configure: neverContinued})
+		e, wasted := g.engines[0], -1
+		pass(2 * time.Second) // interactive lends
+		c := g.start("batch", sent(false, ""), func(ctx context.Context, call *Call, sink Sink) *wire.Error {
+			call.Wasted = func(n int) { wasted = n }
+			return g.pool.Serve(ctx, call, sink)
+		})
+		first := e.Accept(t)
+		first.Start()
+		first.Emit(3)
+		settle()
+		wants := g.serve("interactive", sent(true, ""))
+		<-first.Gone()
+		settle()
+		finish(g, wants)
+		pass(2 * time.Second)
+		again := e.Accept(t)
+		again.Emit(2)
+		again.Finish("stop")
+		settle()
+		g.wantCode(c, "")
+		if wasted != 3 {
+			t.Errorf("%d tokens are wasted", wasted)
+		}
+	})
+}
