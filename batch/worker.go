@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -274,6 +275,11 @@ func (w *Worker) run(ctx context.Context, r *running) {
 				Wasted:     r.waste,
 			})
 		}
+	}
+	if away(err) && ctx.Err() == nil {
+		// It is no fault of the item's, and others of the file would fare the same.
+		w.cfg.Log.Error("batch: an input file can't be read; its items wait", "batch", r.Batch, "file", r.Input, "error", err)
+		a, err = &Answer{Status: http.StatusServiceUnavailable, Retry: true, Refused: true}, nil
 	}
 	w.save.write(w.ended(ctx, r, a, err))
 }

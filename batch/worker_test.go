@@ -1030,6 +1030,42 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
+// gone are files that can't be reached until a moment.
+type gone struct {
+	batch.Files
+	until time.Time
+}
+
+func (g gone) Open(ctx context.Context, id string) (batch.Content, error) {
+	if time.Now().Before(g.until) {
+		return nil, errors.New("no answer from the bucket")
+	}
+	return g.Files.Open(ctx, id)
+}
+
+// TestFilesAway: that the place of files can't be reached costs time, and no attempt.
+func TestFilesAway(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 8, 3*time.Hour)
+		cfg := config("w")
+		worker, stop := w.start(cfg, &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
+			<-ctx.Done() // nothing is done in this life
+			return nil, ctx.Err()
+		}})
+		worker.Wake()
+		w.until("b", batch.InProgress)
+		stop()
+		cfg = config("v")
+		cfg.Files = gone{w.files, time.Now().Add(10 * time.Minute)}
+		_, stop = w.start(cfg, &engine{})
+		b := w.until("b", batch.Completed)
+		stop()
+		if output, _ := w.whole("b", 8); len(output) != 8 || b.CompletedAt.Sub(w.begun) < 10*time.Minute {
+			t.Errorf("%d lines, %v", len(output), b.CompletedAt.Sub(w.begun))
+		}
+	})
+}
+
 // TestEvents: an operator can follow a batch and its items in the journal.
 func TestEvents(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
