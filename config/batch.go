@@ -86,7 +86,7 @@ func (b *Batch) validate(bad func(path string, value any, allowed string)) {
 	}
 	if b.Bucket != "" && !strings.HasPrefix(b.Bucket, "s3://") {
 		// A folder is dir: what is written there is flushed.
-		bad("bucket", b.Bucket, "s3://NAME")
+		bad("bucket", b.Bucket, "the URL of a bucket, such as s3://name?region=eu-central-1")
 	}
 	switch {
 	case b.PostgresEnv == "":
