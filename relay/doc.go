@@ -91,6 +91,10 @@ type Call struct {
 	// its end. It must not block. Both are of answers that are not streamed.
 	Kept       []byte
 	Checkpoint func(kept []byte, tokens int)
+	// Wasted, if it is not nil, is told at the end how many tokens were generated for the answer
+	// that it does not have, or, where there is none, that the last checkpoint has not. It
+	// must not block.
+	Wasted func(tokens int)
 }
 
 // Decision is what admission said about a call that may run.
