@@ -30,6 +30,9 @@ const (
 	wanting = 64
 )
 
+// older is another Headgate, to tell what a change of it brings.
+const older = "before"
+
 // queue is the workload of a queue. direct has as many clients as there are places:
 // what it takes a client to see the end and to ask again.
 func queue(arm string) *workload {
@@ -120,6 +123,11 @@ func startBeside(o *options, r *report) (_ *beside, err error) {
 		}
 		if p.parses {
 			b.parses = append(b.parses, p.name)
+		}
+	}
+	if o.before != "" {
+		if err := both(older, true, func(s setting) (*process, error) { return startHeadgate(o.before, s) }); err != nil {
+			return nil, err
 		}
 	}
 	return b, both(headgate, true, func(s setting) (*process, error) { return startHeadgate(o.headgate, s) })
@@ -447,7 +455,7 @@ func (r *report) peerBars(arms, parses []string) {
 	for _, name := range []string{cancelSilent, cancelAmid} {
 		best, of := 0.0, ""
 		for _, arm := range arms {
-			if v := r.median(name, arm); arm != direct && arm != headgate && (of == "" || v < best) {
+			if v := r.median(name, arm); arm != direct && arm != headgate && arm != older && (of == "" || v < best) {
 				best, of = v, arm
 			}
 		}

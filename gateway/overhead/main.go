@@ -55,8 +55,9 @@ type options struct {
 	streaming, waiting int // of scale
 	rounds             int // seconds under load
 
-	peers string   // where those that are no Debian package are installed
-	only  []string // peers to measure; none is all
+	peers  string   // where those that are no Debian package are installed
+	only   []string // peers to measure; none is all
+	before string   // another Headgate; "" is none
 
 	streams  int // of soak
 	duration time.Duration
@@ -104,6 +105,7 @@ func run(args []string, out, errs io.Writer) int {
 			o.only = append(o.only, name)
 			return nil
 		})
+		f.StringVar(&o.before, "before", "", "another Headgate, to be measured with the same configuration in the same run")
 		f.IntVar(&o.reps, "reps", 6, "repetitions")
 		f.DurationVar(&o.each, "each", time.Second, "time of one workload in one arm")
 		f.IntVar(&o.samples, "samples", 200, "requests of one connection in each arm, a repetition; a tenth of it clients that leave")
