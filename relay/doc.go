@@ -61,6 +61,7 @@ import (
 	"headgate/control"
 	"headgate/engine"
 	"headgate/journal"
+	"headgate/quota/keeper"
 	"headgate/telemetry/tracing"
 	"headgate/wire"
 )
@@ -91,6 +92,8 @@ type Call struct {
 	// its end. It must not block. Both are of answers that are not streamed.
 	Kept       []byte
 	Checkpoint func(kept []byte, tokens int)
+
+	limited *Limited // what its tenant's limits have said; nil: there are none
 }
 
 // Decision is what admission said about a call that may run.
@@ -141,6 +144,8 @@ type Config struct {
 	// Observe passes every request on at once, and only notes what the table would have
 	// done.
 	Observe bool
+	// Limits are the tenants', the same for all pools; nil: nobody has any.
+	Limits *keeper.Keeper
 	// Replan switches the pool's one engine between profiles; nil: it stays as it is.
 	Replan *Replan
 	// Capacity bounds the requests in the pool at a time, waiting and running.

@@ -41,6 +41,7 @@ func (a *attempt) tell() (again bool) {
 	if !a.piece() {
 		a.misreadLocked()
 		a.store()
+		r.meter.ended(a)
 	}
 	a.elsewhere(a.out)
 	if a.cause == admission.CauseReclaimed {

@@ -20,9 +20,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"headgate/config"
+	"headgate/control/agent"
 	"headgate/gateway"
 	"headgate/identity"
 	"headgate/journal"
+	"headgate/quota/keeper"
 	"headgate/relay"
 	"headgate/telemetry"
 	"headgate/telemetry/otlp"
@@ -183,6 +185,12 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		}
 		s.shared.replica = s.fleet.id
 	}
+	s.shared.limits, err = keeper.New(keeper.Config{Table: cfg.Limits.Quota(), Most: cfg.Limits.MaxTenants, File: cfg.Limits.BalanceFile, Log: s.log})
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	reg.MustRegister(s.shared.limits)
+	s.background = append(s.background, s.shared.limits.Run)
 	var pools []*relay.Pool
 	for i := range cfg.Pools {
 		rc, err := newPoolConfig(cfg, i, &s.shared)
@@ -199,6 +207,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	reg.MustRegister(relay.NewCollector(s.present))
 	gc := gatewayConfig(cfg, auth, pools)
 	gc.Log, gc.Metrics = s.log, reg
+	gc.Tenants, gc.Journal, gc.Start = s.shared.limits, s.journal, s.shared.start
 	if cfg.Batch != nil {
 		if s.batches, err = openBatches(cfg.Batch, s.present, s.log, reg); err != nil {
 			return nil, errors.Join(err, s.close())
@@ -207,6 +216,9 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	}
 	if s.fleet != nil {
 		s.fleet.serve(pools)
+		s.background = append(s.background, func(ctx context.Context) {
+			agent.Shares(ctx, s.fleet.store, s.fleet.id, cfg.Shared(0, nil).Replicas, s.shared.limits.Share)
+		})
 		if cfg.Control.Campaign {
 			s.fleet.lead(s.fleet.id.Replica, s.config.Load)
 		}
