@@ -52,13 +52,6 @@ func (r *Rules) rate(k Kind) *Rate {
 	return &r.Tokens
 }
 
-func (r *Rules) dry(k Kind) bool {
-	if k == Balance {
-		return r.PrepaidDryRun
-	}
-	return r.rate(k).DryRun
-}
-
 // Named are a tenant's rules.
 type Named struct {
 	Tenant string

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/tidwall/gjson"
 
+	"headgate/admission"
 	"headgate/engine"
 	"headgate/engine/enginetest"
 	"headgate/quota"
@@ -158,14 +159,13 @@ func TestCheckpointedIsBilledAtItsEnd(t *testing.T) {
 }
 
 // TestLimitsRefuse: what is beyond a tenant's limits is refused before the core hears of
-// it, with the time after which it comes in; what admission refuses costs nothing; and in
-// a pool that observes nothing is refused.
+// it, with the time after which it comes in.
 func TestLimitsRefuse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, options{engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 1}}})
 		rules := plenty()
 		rules.Requests, rules.Prepaid = quota.Rate{N: 2, Burst: 1, Window: 10 * time.Second}, false
-		k := g.keeping(rules, 0)
+		g.keeping(rules, 0)
 		first, call := answering(g, "interactive", true)
 		refused := g.serve("interactive", sent(true, ""))
 		g.wantCode(refused, wire.CodeRateLimited)
@@ -180,13 +180,51 @@ func TestLimitsRefuse(t *testing.T) {
 		call.Finish("stop")
 		settle()
 		g.wantCode(second, "")
-		pass(10 * time.Second)
-		if err := k.Account("acme"); err.Requests.Used != 0 {
-			t.Errorf("%+v", err)
-		}
 		events := g.events()
 		if got := story(events, refused.id); got != "arrived rejected(limit_requests)" {
 			t.Errorf("story of the refused: %s", got)
+		}
+	})
+}
+
+// TestLimitsOfARefused: what admission refuses has used nothing of its tenant's limits.
+func TestLimitsOfARefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		class := loose("interactive")
+		class.Depth = 0
+		g := newRig(t, options{engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 1}}, classes: []admission.ClassSpec{class}})
+		k := g.keeping(plenty(), 1_000_000)
+		_, call := answering(g, "interactive", true)
+		before := k.Account("acme")
+		g.wantCode(g.serve("interactive", sent(true, "")), wire.CodeQueueFull)
+		if now := k.Account("acme"); now != before {
+			t.Errorf("%+v, before the refusal %+v", now, before)
+		}
+		call.Finish("stop")
+		settle()
+	})
+}
+
+// TestLimitsWhereAPoolObserves: nothing is refused, and it is written down what would be.
+func TestLimitsWhereAPoolObserves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 1}}, pool: func(c *Config) { c.Observe = true }})
+		rules := plenty()
+		rules.Requests = quota.Rate{N: 1, Burst: 1, Window: time.Hour}
+		k := g.keeping(rules, 0)
+		var last *client
+		for range 2 {
+			c, call := answering(g, "interactive", true)
+			call.Finish("stop")
+			settle()
+			g.wantCode(c, "")
+			last = c
+		}
+		if a := k.Account("acme"); a.Requests.Used != 1 || a.Balance.Left != 0 {
+			t.Errorf("%+v: want one request used, and nothing taken from an empty balance", a)
+		}
+		if got := story(g.events(), last.id); !strings.HasPrefix(got, "arrived limited(limit_requests) limited(limit_balance) ") {
+			t.Errorf("story: %s", got)
 		}
 	})
 }

@@ -334,8 +334,13 @@ func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 		counter(descRequests, c.Began, tenant, "began", "")
 		for l := range c.Refused {
 			limit := quota.Kind(l).String()
-			counter(descRequests, c.Refused[l], tenant, "refused", limit)
-			counter(descRequests, c.Would[l], tenant, "would_refuse", limit)
+			// With ten thousand tenants most series would be of what never happened.
+			if c.Refused[l] > 0 {
+				counter(descRequests, c.Refused[l], tenant, "refused", limit)
+			}
+			if c.Would[l] > 0 {
+				counter(descRequests, c.Would[l], tenant, "would_refuse", limit)
+			}
 		}
 		counter(descTokens, c.Prompt, tenant, "prompt")
 		counter(descTokens, c.Output, tenant, "output")
