@@ -41,6 +41,10 @@
 // A limit in dry run refuses nothing. What it would have refused is counted and costs it
 // nothing, so that it goes on to say what enforcing would do.
 //
+// # Several ledgers
+//
+// What is shared by several ledgers is told in share.go.
+//
 // # Memory
 //
 // An account whose buckets are empty and of which nothing is held says no more than one

@@ -79,7 +79,18 @@ func TestGoldens(t *testing.T) {
 				left, ok := l.Refill(now, first(0), arg("tokens", 0))
 				fmt.Fprintln(&told, "left:", left, ok)
 			case "share":
-				l.Share(now, arg("ppm", million))
+				var parts []Part
+				for _, tenant := range []string{"acme", "guest"} {
+					if d.HasArg(tenant) {
+						parts = append(parts, Part{tenant, arg(tenant, 0)})
+					}
+				}
+				l.Share(now, arg("ppm", million), parts)
+			case "demand":
+				for _, d := range l.Demand(now, 10) {
+					fmt.Fprintf(&told, "%s asked for %d\n", d.Tenant, d.PPM)
+				}
+				return told.String()
 			default:
 				t.Fatalf("unknown command %s", d.Cmd)
 			}

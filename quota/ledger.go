@@ -12,6 +12,8 @@ type Ledger struct {
 	most  int // accounts of tenants without rules of their own
 	table Table
 	share int64 // parts of a million of every rate, see Share
+	parts map[string]int64
+	since Time // the last Demand
 
 	named    map[string]int32 // of the table's tenants
 	index    map[string]int32 // of accounts, by tenant
@@ -30,9 +32,11 @@ type Ledger struct {
 type account struct {
 	tenant  string
 	there   bool
-	rules   int32 // of the table's tenants; their number: the others', and then what those have together
-	open    int32 // reservations
-	look    Time  // when to see whether it can be forgotten
+	rules   int32             // of the table's tenants; their number: the others', and then what those have together
+	open    int32             // reservations
+	look    Time              // when to see whether it can be forgotten
+	share   int64             // parts of a million of its rates
+	asked   [Tokens + 1]int64 // units that were asked for since the last Demand
 	buckets [Tokens + 1]bucket
 }
 
@@ -132,28 +136,13 @@ func (l *Ledger) Apply(now Time, t *Table) {
 			}
 		}
 		for k := range a.buckets {
-			l.refit(&a.buckets[k], rateOf(&was, old, Kind(k)).part(l.share), l.rate(a, Kind(k)))
+			l.refit(&a.buckets[k], rateOf(&was, old, Kind(k)).part(a.share), l.rate(a, Kind(k)))
 		}
 	}
 	l.open(together)
 	for i := range t.Tenants {
 		l.open(t.Tenants[i].Tenant)
 	}
-}
-
-// Share makes every rate so many parts of a million of what the rules say: what one of
-// several ledgers has of limits that they share. What was used stays used.
-func (l *Ledger) Share(now Time, ppm int64) {
-	l.tick(now)
-	ppm = min(max(ppm, 1), million)
-	for i := range l.accounts {
-		a := &l.accounts[i]
-		for k := range a.buckets {
-			rate := rateOf(&l.table, a.rules, Kind(k))
-			l.refit(&a.buckets[k], rate.part(l.share), rate.part(ppm))
-		}
-	}
-	l.share = ppm
 }
 
 // refit keeps the units in a bucket whose rate becomes another.
@@ -197,7 +186,7 @@ func (l *Ledger) forgets(a *account) bool { return int(a.rules) == len(l.table.T
 
 // rate is the ledger's share of an account's rate.
 func (l *Ledger) rate(a *account, k Kind) Rate {
-	return rateOf(&l.table, a.rules, k).part(l.share)
+	return rateOf(&l.table, a.rules, k).part(a.share)
 }
 
 // none tells that rules limit nothing.
@@ -218,7 +207,7 @@ func (l *Ledger) open(tenant string) int32 {
 		}
 		l.others++
 	}
-	a := account{tenant: tenant, there: true, rules: rules}
+	a := account{tenant: tenant, there: true, rules: rules, share: l.shareOf(tenant)}
 	var i int32
 	if n := len(l.vacant); n > 0 {
 		i, l.vacant = l.vacant[n-1], l.vacant[:n-1]
@@ -292,6 +281,7 @@ func (l *Ledger) want(p *part, i int32, ask *Ask, answer *Answer) {
 			least = rules.weigh(ask.Prompt, 0)
 			want = max(least, min(rules.weigh(ask.Prompt, ask.Output), rate.Burst))
 		}
+		a.asked[k] += want
 		switch {
 		case l.fits(&rate, b, want):
 			p.held[k] = want

@@ -180,6 +180,70 @@ func TestOrderOfSettles(t *testing.T) {
 	})
 }
 
+// TestSharedNeverMore: ledgers that share the limits, with parts that move between them,
+// charge no more together than one would, also where a tenant comes to the other ledger
+// right after its part has moved.
+func TestSharedNeverMore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rate := Rate{N: rapid.Int64Range(100, 10_000).Draw(t, "n"), Window: time.Duration(rapid.Int64Range(1, 3600).Draw(t, "window")) * time.Second}
+		rate.Burst = rapid.Int64Range(100, 2*rate.N).Draw(t, "burst")
+		ledgers := make([]*Ledger, rapid.IntRange(2, 3).Draw(t, "ledgers"))
+		base := int64(million / len(ledgers))
+		for i := range ledgers {
+			ledgers[i] = New(&Table{Others: Rules{Tokens: rate, Input: 1}}, 10)
+			ledgers[i].Share(0, base, nil)
+		}
+		held := make([]int64, len(ledgers))
+		for i := range held {
+			held[i] = base
+		}
+		var now Time
+		var log []charged
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			if rapid.Bool().Draw(t, "passes") {
+				now += Time(rapid.Int64Range(0, int64(rate.Window)/4).Draw(t, "later"))
+			}
+			if rapid.IntRange(0, 3).Draw(t, "what") == 0 {
+				next := make([]int64, len(ledgers))
+				left := int64(million)
+				for i := range next {
+					next[i] = rapid.Int64Range(1, max(left-int64(len(ledgers)), 1)).Draw(t, "part")
+					left -= next[i]
+				}
+				for _, raise := range []bool{false, true} {
+					for i, l := range ledgers {
+						if ppm := next[i]; raise || ppm < held[i] {
+							held[i] = ppm
+							l.Share(now, base, []Part{{"a", ppm}})
+						}
+					}
+				}
+				continue
+			}
+			l := rapid.SampledFrom(ledgers).Draw(t, "ledger")
+			n := l.Look(now, "a").Tokens.Left // all that there is, or some of it
+			if n == 0 || rapid.Bool().Draw(t, "less") {
+				n = rapid.Int64Range(1, max(n, 10)).Draw(t, "prompt")
+			}
+			answer := l.Reserve(now, "a", Ask{Prompt: n})
+			if !answer.Refused {
+				l.Settle(now, answer.ID, Use{Began: true, Prompt: n})
+				log = append(log, charged{now, n, 0})
+			}
+		}
+		for to := range log {
+			sum := int64(0)
+			for from := to; from >= 0; from-- {
+				sum += log[from].units
+				stretch := float64(log[to].at - log[from].at)
+				if most := float64(rate.Burst) + stretch*float64(rate.N)/float64(rate.Window) + float64(len(ledgers)); float64(sum) > most {
+					t.Fatalf("%d were charged in %v, at most %.3f may be", sum, time.Duration(stretch), most)
+				}
+			}
+		}
+	})
+}
+
 // TestManyTenants: a million tenants that come and go leave no more accounts than there is
 // room for, whoever is still in his window among them keeps his account, and those for
 // which there is none get no more than one does.

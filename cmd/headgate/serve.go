@@ -217,7 +217,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	if s.fleet != nil {
 		s.fleet.serve(pools)
 		s.background = append(s.background, func(ctx context.Context) {
-			agent.Shares(ctx, s.fleet.store, s.fleet.id, cfg.Shared(0, nil).Replicas, s.shared.limits.Share)
+			agent.Shares(ctx, s.fleet.store, s.fleet.id, cfg.Shared(0, nil).Replicas, s.shared.limits, s.log)
 		})
 		if cfg.Control.Campaign {
 			s.fleet.lead(s.fleet.id.Replica, s.config.Load)

@@ -87,11 +87,18 @@ func (k *Keeper) Apply(t *quota.Table) {
 	k.some.Store(limits(t))
 }
 
-// Share makes every rate one of so many equal parts: of replicas that share the limits.
-func (k *Keeper) Share(replicas int) {
+// Share gives this replica parts of a million of every tenant's limits, and of some others.
+func (k *Keeper) Share(base int64, parts []quota.Part) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.ledger.Share(k.now(), int64(1_000_000/max(replicas, 1)))
+	k.ledger.Share(k.now(), base, parts)
+}
+
+// Demand returns what was asked for since the last call, of the n tenants that asked for most.
+func (k *Keeper) Demand(n int) []quota.Demand {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ledger.Demand(k.now(), n)
 }
 
 // Hold is what a request has reserved. Its methods are nil-safe: one that reserves nothing has
