@@ -92,6 +92,10 @@ type Call struct {
 	// its end. It must not block. Both are of answers that are not streamed.
 	Kept       []byte
 	Checkpoint func(kept []byte, tokens int)
+	// Wasted, if it is not nil, is told at the end how many tokens were generated for the answer
+	// that it does not have, or, where there is none, that the last checkpoint has not. It
+	// must not block.
+	Wasted func(tokens int)
 
 	limited *Limited // what its tenant's limits have said; nil: there are none
 }
@@ -126,6 +130,16 @@ type Sink interface {
 	// Started tells whether anything has been sent to the client, a keep-alive
 	// too: then it can't be told a status any more.
 	Started() bool
+}
+
+// Holder is a Sink that can pass on several events at once. With Hold(true) what is given
+// next need not be flushed; Flush, or an event after Hold(false), flushes all of it. Only
+// the end of an answer is held, and what was held back until its first token: a client that
+// reads slowly has its time for each write, which therefore is to be for little.
+type Holder interface {
+	Sink
+	Hold(on bool)
+	Flush() error
 }
 
 // Config of a pool.

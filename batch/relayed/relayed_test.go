@@ -34,20 +34,27 @@ type rig struct {
 	*relayed.Runner
 	t      *testing.T
 	pool   *relay.Pool
+	engine http.Handler
 	refuse atomic.Int32 // status that the engine answers requests with; 0: it works
 	asked  chan []byte  // bodies of what it was asked for, as far as somebody reads them
 }
 
 func newRig(t *testing.T, depth int) *rig {
 	cfg := vllmapi.Many(2)
-	cfg.ModelName, cfg.Engine.SplitCharacters = "test-model", 3
+	cfg.Engine.SplitCharacters = 3
 	cfg.Engine.Model.Step.Base = float64(step / time.Millisecond)
+	return newRigOf(t, depth, cfg)
+}
+
+func newRigOf(t *testing.T, depth int, cfg vllmapi.Config) *rig {
+	cfg.ModelName = "test-model"
 	sim, err := vllmapi.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, asked: make(chan []byte, 64)}
 	handler := sim.Handler()
+	r.engine = handler
 	l := enginetest.NewListener()
 	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.Method == http.MethodPost && strings.HasPrefix(q.URL.Path, "/v1/") {
@@ -59,7 +66,10 @@ func newRig(t *testing.T, depth int) *rig {
 			if err != nil {
 				return
 			}
-			r.asked <- body
+			select {
+			case r.asked <- body:
+			default:
+			}
 			q.Body = io.NopCloser(strings.NewReader(string(body)))
 		}
 		handler.ServeHTTP(w, q)
@@ -70,7 +80,7 @@ func newRig(t *testing.T, depth int) *rig {
 	go func() { _ = web.Serve(l) }()
 	var ec engine.Config
 	ec.SetDefaults()
-	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots, ec.AbortGrace = engine.VLLM, "http://engine.test", l.DialContext, 2, 5*step
+	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots, ec.AbortGrace = engine.VLLM, "http://engine.test", l.DialContext, cfg.Engine.MaxNumSeqs, 5*step
 	adapter, err := adapters.New(ec.Kind, ec)
 	if err != nil {
 		t.Fatal(err)
@@ -84,12 +94,12 @@ func newRig(t *testing.T, depth int) *rig {
 			e := table.Envelope()
 			for i, name := range []string{"interactive", "batch"} {
 				table.Classes = append(table.Classes, admission.ClassSpec{Name: name, Ceiling: e, IdleAfter: time.Second, DefaultOut: 64,
-					Depth: depth * i, Floor: admission.Of(int64(2*(1-i)), int64(1-i)*e[admission.KV])})
+					Depth: depth * i, Floor: admission.Of(int64(1-i)*e[admission.Slots], int64(1-i)*e[admission.KV])})
 			}
 			return table, nil
 		},
 	})
-	r.Runner = relayed.New(func() []*relay.Pool { return []*relay.Pool{r.pool} })
+	r.Runner = relayed.New(func() []*relay.Pool { return []*relay.Pool{r.pool} }, permit)
 	go func() { defer close(followed); r.pool.Run(ctx) }()
 	t.Cleanup(func() {
 		drain, cancel := context.WithCancel(context.Background())
@@ -117,6 +127,9 @@ func (r *rig) run(j *batch.Job) *batch.Answer {
 	}
 	return a
 }
+
+// permit is what everybody may use: all but what stranger asks for, and the model barred.
+func permit(key, model string) (may, known bool) { return model != "barred", key != "stranger" }
 
 const (
 	chat        = "/v1/chat/completions"
@@ -175,6 +188,8 @@ func TestErrors(t *testing.T) {
 		}
 		other := job(chat, chatBody(""))
 		other.Class = "elsewhere"
+		stranger := job(chat, chatBody(""))
+		stranger.Key = "stranger"
 		for _, c := range []struct {
 			what string
 			job  *batch.Job
@@ -186,6 +201,8 @@ func TestErrors(t *testing.T) {
 			{"a response's", job(toResponses, `{"model":"test-model","input":"x","previous_response_id":"resp_x"}`), said{400, "invalid_field", false, false}},
 			{"endpoint", job("/v1/models", `{}`), said{404, "route_not_found", false, false}},
 			{"model", job(chat, strings.Replace(chatBody(""), "test-model", "another", 1)), said{404, "model_not_found", false, false}},
+			{"a model that may not be used", job(chat, strings.Replace(chatBody(""), "test-model", "barred", 1)), said{404, "model_not_found", false, false}},
+			{"a key that is not configured", stranger, said{503, "identity_unavailable", true, true}},
 			{"class", other, said{403, "class_not_permitted", false, false}},
 			{"too long", job(chat, strings.Replace(chatBody(""), "hello", strings.Repeat("hello ", 100_000), 1)), said{400, "context_length_exceeded", false, false}},
 		} {

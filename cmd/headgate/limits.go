@@ -16,7 +16,8 @@ import (
 )
 
 func limitsCommand() *cobra.Command {
-	var admin, tenant, output string
+	var admin adminClient
+	var tenant, output string
 	var n int
 	cmd := &cobra.Command{
 		Use: "limits", Short: "Print what tenants have used of their limits", Args: cobra.NoArgs,
@@ -38,7 +39,7 @@ In a fleet each replica has its part of the limits: see docs/limits.md.`,
 			if tenant != "" {
 				query.Set("tenant", tenant)
 			}
-			body, err := askAdmin(admin, http.MethodGet, "/api/limits?"+query.Encode(), nil)
+			body, err := admin.ask(http.MethodGet, "/api/limits?"+query.Encode(), nil)
 			if err != nil {
 				return fmt.Errorf("no limits: %w", err)
 			}
@@ -57,7 +58,7 @@ In a fleet each replica has its part of the limits: see docs/limits.md.`,
 	f.StringVar(&tenant, "tenant", "", "only this tenant")
 	f.IntVar(&n, "others", 100, "how many tenants without limits of their own to list at most")
 	f.StringVar(&output, "output", "table", "table or json")
-	cmd.PersistentFlags().StringVar(&admin, "admin", "http://127.0.0.1:9090", "URL of the gateway's admin listener")
+	admin.flags(cmd.PersistentFlags(), "URL of the gateway's admin listener")
 	cmd.AddCommand(limitsRefillCommand(&admin))
 	return cmd
 }
@@ -100,7 +101,7 @@ func star(dry bool) string {
 	return ""
 }
 
-func limitsRefillCommand(admin *string) *cobra.Command {
+func limitsRefillCommand(admin *adminClient) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "refill TENANT TOKENS", Short: "Put tokens into a tenant's balance", Args: cobra.ExactArgs(2),
@@ -116,7 +117,7 @@ written to the journal.`,
 			if err != nil {
 				return err
 			}
-			if body, err = askAdmin(*admin, http.MethodPost, "/api/limits/refill", body); err != nil {
+			if body, err = admin.ask(http.MethodPost, "/api/limits/refill", body); err != nil {
 				return fmt.Errorf("the balance of %s is not refilled: %w", args[0], err)
 			}
 			var v gateway.LimitView
