@@ -34,13 +34,13 @@ var layers = [][]string{
 	{"batch"},
 	{"probe", "relay", "sim"},
 	{"control", "engine", "journal", "replan"},
-	{"admission", "identity", "simengine", "telemetry"},
+	{"admission", "identity", "quota", "simengine", "telemetry"},
 	{"kv", "occupancy", "stats", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They
 // import nothing of the project but each other.
-var pure = []string{"admission", "control", "kv", "occupancy", "replan", "stats", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
+var pure = []string{"admission", "control", "kv", "occupancy", "quota", "replan", "stats", "wire", "wire/anthropic", "wire/raw", "wire/responses", "wire/sse"}
 
 // impure is what such a package must not import, and what of package time it
 // must not call.

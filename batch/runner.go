@@ -49,7 +49,8 @@ type Answer struct {
 	// Retry: the failure may pass, after RetryAfter where something is known of when.
 	// Refused: it was no fault of the request's, nothing of it ran (a full queue, no engine, a
 	// gateway that drains): it counts as no attempt, and the worker offers less.
-	Retry, Refused bool
-	RetryAfter     time.Duration
-	Prompt, Output int64 // tokens as they were counted
+	// OfTenant: it was refused for what its tenant has used, and others' are not held back by it.
+	Retry, Refused, OfTenant bool
+	RetryAfter               time.Duration
+	Prompt, Output           int64 // tokens as they were counted
 }

@@ -83,6 +83,7 @@ type tenant struct {
 	active  bool
 	flights int
 	batches []*entry
+	limited time.Time // until when nothing of it is claimed, since it is at its limits
 }
 
 // entry is one batch.
@@ -230,8 +231,12 @@ func (s *Scheduler) Next(now time.Time) (p Pick, ok bool, at time.Time) {
 	for _, l := range s.lanes {
 		ready := false
 		for _, t := range l.tenants {
+			waits := t.limited.After(now)
+			if waits {
+				sooner(t.limited)
+			}
 			for _, e := range t.batches {
-				ready = ready || e.Ready > 0
+				ready = ready || e.Ready > 0 && !waits
 				sooner(e.Next)
 			}
 		}
@@ -250,17 +255,20 @@ func (s *Scheduler) Next(now time.Time) (p Pick, ok bool, at time.Time) {
 	if best == nil || room <= 0 {
 		return p, false, at
 	}
-	e := best.choose(s.pace.Quantum)
+	e := best.choose(now, s.pace.Quantum)
 	return Pick{Batch: e.Batch, N: int(min(int64(room), int64(best.window-best.queued), int64(best.runLeft), e.Ready)), After: e.after}, true, now
 }
 
 // choose returns the batch that is next. There is one that is ready.
-func (l *lane) choose(quantum int) *entry {
-	if l.run != nil && l.runLeft > 0 && l.run.Ready > 0 {
+func (l *lane) choose(now time.Time, quantum int) *entry {
+	if l.run != nil && l.runLeft > 0 && l.run.Ready > 0 && !l.tenant(l.run.Tenant).limited.After(now) {
 		return l.run
 	}
 	var first *tenant
 	for _, t := range l.tenants {
+		if t.limited.After(now) {
+			continue
+		}
 		if slices.ContainsFunc(t.batches, func(e *entry) bool { return e.Ready > 0 }) && (first == nil || t.served < first.served) {
 			first = t
 		}
@@ -375,5 +383,18 @@ func (s *Scheduler) Refused(now time.Time, batch string, line int64, hint time.D
 	f.lane.window = 1
 	if until := now.Add(cmp.Or(hint, refused)); until.After(f.lane.closed) {
 		f.lane.closed = until
+	}
+}
+
+// Limited says that an item was refused because its tenant is at its limits. Nothing of that
+// tenant's is claimed until the hint, 0 where there was none; the gate stays open for others.
+func (s *Scheduler) Limited(now time.Time, batch string, line int64, hint time.Duration) {
+	f := s.flights[flightKey{batch, line}]
+	if f == nil {
+		return
+	}
+	s.Ended(batch, line, 0, 0)
+	if until := now.Add(cmp.Or(hint, refused)); until.After(f.tenant.limited) {
+		f.tenant.limited = until
 	}
 }

@@ -154,6 +154,13 @@ func TestScheduler(t *testing.T) {
 				s.of(f.batch).Running--
 				s.Refused(second(s.now), f.batch, f.line, time.Duration(arg("hint", 0))*time.Second)
 				s.Waiting(s.waiting)
+			case "limit":
+				f := s.flights[find()]
+				s.flights = slices.Delete(s.flights, find(), find()+1)
+				s.of(f.batch).Ready++
+				s.of(f.batch).Running--
+				s.Limited(second(s.now), f.batch, f.line, time.Duration(arg("hint", 0))*time.Second)
+				s.Waiting(s.waiting)
 			case "run":
 				ran := map[string]int{}
 				var order []string

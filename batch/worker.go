@@ -389,7 +389,11 @@ func (w *Worker) over(out write, fenced bool) {
 	w.mu.Lock()
 	switch {
 	case out.answer != nil && out.answer.Refused && out.retry != nil:
-		w.sched.Refused(now, r.Batch, r.Line, out.answer.RetryAfter)
+		if out.answer.OfTenant {
+			w.sched.Limited(now, r.Batch, r.Line, out.answer.RetryAfter)
+		} else {
+			w.sched.Refused(now, r.Batch, r.Line, out.answer.RetryAfter)
+		}
 	case out.answer != nil:
 		// An answer means that it was let in, be it to be refused by the engine.
 		w.sched.Started(now, r.Batch, r.Line)

@@ -114,6 +114,16 @@ type Limits struct {
 	MaxConnections int `yaml:"max_connections"`
 	// DrainTimeout is how long running requests may take to finish when the process is told to stop.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
+	// Tenants are those with limits of their own on what they use, by requests, tokens or a balance: see docs/limits.md. At most 10000.
+	Tenants []TenantLimits `yaml:"tenants,omitempty"`
+	// OtherTenants are the limits of each tenant that is not in tenants; absent: it has none.
+	OtherTenants *TenantRates `yaml:"other_tenants,omitempty"`
+	// OthersTogether are the limits of all those tenants together, so that tenants that come and go take nothing of those with a name in tenants; absent: there are none.
+	OthersTogether *TenantRates `yaml:"others_together,omitempty"`
+	// MaxTenants is how many of those tenants may have used something within a window before further ones share one account, with the limits of one, 100 to 10000000. Each takes some 200 bytes.
+	MaxTenants int `yaml:"max_tenants"`
+	// BalanceFile is the file with the balances of tenants; required where one has a balance. Its directory must be writable, and one process at a time may have it.
+	BalanceFile string `yaml:"balance_file,omitempty"`
 }
 
 // SetDefaults suits interactive chat on engines that prefill in seconds.
@@ -122,7 +132,7 @@ func (l *Limits) SetDefaults() {
 		BodyBytes: 16 * mib, HeaderBytes: 64 * kib,
 		HeaderTimeout: 10 * time.Second, BodyTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		ClientStallTimeout: 30 * time.Second, Keepalive: 10 * time.Second,
-		MaxConnections: 8192, DrainTimeout: time.Minute,
+		MaxConnections: 8192, DrainTimeout: time.Minute, MaxTenants: 100_000,
 	}
 }
 

@@ -41,6 +41,11 @@ var restarts = map[string]bool{
 	"limits.keepalive":            false,
 	"limits.max_connections":      true, // is the size of what the listener counts with
 	"limits.drain_timeout":        false,
+	"limits.tenants":              false, // what was used stays used
+	"limits.other_tenants":        false,
+	"limits.others_together":      false,
+	"limits.max_tenants":          true, // is the room that is made for them
+	"limits.balance_file":         true, // is read at the start
 
 	"log.level":      false,
 	"log.format":     true, // a log of two forms can't be read by a program

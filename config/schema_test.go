@@ -150,6 +150,11 @@ const everything = `otlp: {endpoint: "http://h:4318", headers_env: H}
 estimates: {file: f}
 control: {store: etcd, endpoints: ["https://h:2379"], replica: r, replicas: 2, username: u, password_env: P, tls: {ca: a, cert: c, key: k}, forward: {address: "https://h:1", secret_env: S, ca: a}}
 batch: {dir: d}
+limits:
+  tenants: [{name: t, requests: {limit: 1}, tokens: {limit: 1}, balance: {}}]
+  other_tenants: {requests: {limit: 1}, tokens: {limit: 1}}
+  others_together: {requests: {limit: 1}, tokens: {limit: 1}}
+  balance_file: b
 keys: [{name: k, tenant: t, hash: "sha256:%064d", classes: [interactive, batch], default: batch, expires: "2027-01-31T00:00:00Z", models: {allow: [m], deny: [m]}, old: {hash: "sha256:0000000000000000000000000000000000000000000000000000000000000001", until: "2027-01-31T00:00:00Z"}}]
 keys_file: f
 admin: {keys: [{name: o, hash: "sha256:0000000000000000000000000000000000000000000000000000000000000002"}]}

@@ -37,6 +37,9 @@ func (c *Config) validate(l *list) {
 	if c.Control != nil {
 		c.Control.validate(l)
 	}
+	if i := slices.IndexFunc(c.Limits.Tenants, func(t TenantLimits) bool { return t.Balance != nil }); i >= 0 && c.Control != nil && c.Control.Store == StoreEtcd {
+		l.warn(fmt.Sprintf("limits.tenants[%d].balance", i), "each replica has a balance of its own: refill each")
+	}
 	if c.Batch != nil {
 		c.Batch.validate(l.below("batch"))
 		if c.Control != nil && c.Control.Store == StoreEtcd && c.Batch.PostgresEnv == "" {
@@ -167,6 +170,7 @@ func (m *Limits) validate(bad func(path string, value any, allowed string)) {
 	} {
 		duration(bad, d.path, d.d, time.Millisecond, maxDuration, d.zero)
 	}
+	m.tenants(bad)
 	if m.MaxConnections < 1 || m.MaxConnections > 1_000_000 {
 		bad("max_connections", m.MaxConnections, "1 to 1000000")
 	}

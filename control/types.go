@@ -61,6 +61,9 @@ type Member struct {
 	Lease int64 `json:"lease"`
 	// Address is where other replicas reach it, "" if they may not.
 	Address string `json:"address,omitempty"`
+	// Uses is what its tenants ask for of their limits, as EncodeUses has it. It is nothing
+	// to grants.
+	Uses string `json:"uses,omitempty"`
 }
 
 // Grant is what one replica may use of a pool.

@@ -33,6 +33,10 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	if g.cfg.BatchTenants != nil {
 		mux.HandleFunc("GET /api/batches", batchTenants(g.cfg.BatchTenants))
 	}
+	if g.cfg.Tenants != nil {
+		mux.HandleFunc("GET /api/limits", g.limits)
+		mux.HandleFunc("POST /api/limits/refill", g.refill)
+	}
 	if g.cfg.Spans != nil {
 		mux.Handle("POST /v1/traces", g.cfg.Spans)
 	}

@@ -26,6 +26,8 @@ import (
 
 	"headgate/batch"
 	"headgate/identity"
+	"headgate/journal"
+	"headgate/quota/keeper"
 	"headgate/relay"
 	"headgate/telemetry/tracing"
 	"headgate/wire"
@@ -63,6 +65,11 @@ type Config struct {
 	Batches *batch.Service
 	// BatchTenants is what the admin listener tells of batches; nil: nothing.
 	BatchTenants func() []batch.TenantStatus
+	// Tenants have limits, which are the pools' too; nil: they have none.
+	Tenants *keeper.Keeper
+	// Journal has what operators do to balances; nil: it is only logged. It counts from Start.
+	Journal *journal.Writer
+	Start   time.Time
 	// Fleet is what the admin listener tells of the fleet; nil: the process has its pools
 	// to itself.
 	Fleet *Fleet

@@ -26,6 +26,7 @@ import (
 	"headgate/engine/enginetest"
 	"headgate/identity"
 	"headgate/journal"
+	"headgate/quota/keeper"
 	"headgate/relay"
 	"headgate/wire"
 )
@@ -61,6 +62,7 @@ type setup struct {
 	forward   *Forwarding // to the others of it
 	journal   *journal.Writer
 	batches   *batch.Service
+	tenants   *keeper.Keeper // of limits
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
 }
@@ -169,7 +171,7 @@ func newRig(t testing.TB, s setup) *rig {
 		s.fleet.Pools, s.fleet.Log = func() []*relay.Pool { return []*relay.Pool{r.pool} }, log
 	}
 	r.pool = relay.New(relay.Config{
-		Name: "main", Observe: s.observe, Replan: s.replan, Replica: replica, Journal: s.journal, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
+		Name: "main", Observe: s.observe, Replan: s.replan, Replica: replica, Journal: s.journal, Limits: s.tenants, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
 		Engines:     []relay.Engine{{Name: "gpu0", Adapter: adapter, ObserveEvery: 250 * time.Millisecond, Priority: []int{0, 10}}},
 		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: relay.NewMetrics(r.metrics),
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
@@ -203,7 +205,7 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	r.gateway = New(Config{
-		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Log: log, Metrics: r.metrics,
+		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Tenants: s.tenants, Log: log, Metrics: r.metrics,
 	})
 
 	l := s.listener

@@ -25,18 +25,19 @@ type response struct {
 	arrived time.Time
 	span    *tracing.Span // nil: the request is not traced
 
-	class   string
-	session string // that the client names
-	stream  bool
-	asks    bool // for limits of its own
-	own     bool // and has some: its key permits it
-	dialect dialect
-	started bool
-	unread  bool // there may be a body, or a rest of one
-	scratch []byte
-	hold    bool   // what is written need not be flushed
-	body    []byte // as it came, while the request may be sent on
-	status  int    // of an answer of another replica; 0: it is this one's
+	class     string
+	session   string // that the client names
+	stream    bool
+	asks      bool // for limits of its own
+	own       bool // and has some: its key permits it
+	dialect   dialect
+	anthropic bool // the path is one of Anthropic's
+	started   bool
+	unread    bool // there may be a body, or a rest of one
+	scratch   []byte
+	hold      bool   // what is written need not be flushed
+	body      []byte // as it came, while the request may be sent on
+	status    int    // of an answer of another replica; 0: it is this one's
 }
 
 const (

@@ -26,11 +26,11 @@ type route struct {
 }
 
 // dialectOf is the shape of errors under a path, whether it is a route or not.
-func dialectOf(path string) dialect {
+func dialectOf(path string) (d dialect, anthropics bool) {
 	if path == anthropic.MessagesPath || strings.HasPrefix(path, anthropic.MessagesPath+"/") {
-		return anthropicErrors
+		return anthropicErrors, true
 	}
-	return openAI
+	return openAI, false
 }
 
 const (
@@ -106,7 +106,7 @@ func (g *Gateway) find(u *url.URL) (route, bool) {
 func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	w := newResponse(out, r, g.live())
 	g.received(w, r)
-	w.dialect = dialectOf(r.URL.EscapedPath())
+	w.dialect, w.anthropic = dialectOf(r.URL.EscapedPath())
 	rt, ok := g.find(r.URL)
 	var err *wire.Error
 	switch {

@@ -53,6 +53,7 @@ const (
 	Promised      Kind = "promised"       // a session has a longer context from now on: see ContextTokens
 	Started       Kind = "started"        // the process began to write
 	Stopped       Kind = "stopped"        // it stopped in an orderly way
+	Limited       Kind = "limited"        // a limit of the tenant's, in dry run, would have refused the request: see Cause
 	Forwarded     Kind = "forwarded"      // a request was sent on to another replica, Peer, whose journal has its life
 	Dropped       Kind = "dropped"        // Count events are missing here
 )
@@ -75,7 +76,7 @@ var kinds = map[Kind]bool{
 	Progress: true, Ended: true, Released: true, Finished: true, Rejected: true, Ghost: true,
 	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true, RecallClosed: true,
 	LendingClosed: true, LendingOpened: true, EngineState: true, Switched: true, Planned: true, Promised: true,
-	Forwarded: true, Started: true, Stopped: true, Dropped: true,
+	Limited: true, Forwarded: true, Started: true, Stopped: true, Dropped: true,
 	BatchCreated: true, BatchStarted: true, BatchCancelling: true, BatchFinalizing: true, BatchEnded: true,
 	ItemStarted: true, ItemEnded: true, ItemPutBack: true,
 }

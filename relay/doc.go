@@ -61,6 +61,7 @@ import (
 	"headgate/control"
 	"headgate/engine"
 	"headgate/journal"
+	"headgate/quota/keeper"
 	"headgate/telemetry/tracing"
 	"headgate/wire"
 )
@@ -95,6 +96,8 @@ type Call struct {
 	// that it does not have, or, where there is none, that the last checkpoint has not. It
 	// must not block.
 	Wasted func(tokens int)
+
+	limited *Limited // what its tenant's limits have said; nil: there are none
 }
 
 // Decision is what admission said about a call that may run.
@@ -155,6 +158,8 @@ type Config struct {
 	// Observe passes every request on at once, and only notes what the table would have
 	// done.
 	Observe bool
+	// Limits are the tenants', the same for all pools; nil: nobody has any.
+	Limits *keeper.Keeper
 	// Replan switches the pool's one engine between profiles; nil: it stays as it is.
 	Replan *Replan
 	// Capacity bounds the requests in the pool at a time, waiting and running.

@@ -106,6 +106,7 @@ type record struct {
 	objective        admission.Objective // that it was offered with
 	first            time.Time           // of the first token of the answer that its client gets; its goroutine's alone
 	plan             planned
+	meter            *meter // of what its tenant may use; nil: that has no limits
 
 	// Guarded by the pool's mutex.
 	stage     stage

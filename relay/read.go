@@ -262,5 +262,6 @@ func (a *attempt) count(d *engine.Delta, stream bool) {
 	if out > 0 && a.told == 0 || out >= a.told+progressEvery {
 		a.told = out
 		p.step(r.mind, &admission.Event{Kind: admission.Progress, Hold: a.admit.Hold, Out: int32(out)})
+		r.meter.progress(a)
 	}
 }

@@ -42,6 +42,7 @@ func (a *attempt) tell() (again bool) {
 		a.misreadLocked()
 		a.spend()
 		a.store()
+		r.meter.ended(a)
 	}
 	a.elsewhere(a.out)
 	if a.cause == admission.CauseReclaimed {

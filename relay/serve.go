@@ -15,6 +15,7 @@ import (
 // in the place of an answer if the sink has not started, at its end otherwise.
 func (p *Pool) Serve(ctx context.Context, call *Call, sink Sink) *wire.Error {
 	r, refused := p.offer(call)
+	call.tellLimits(sink)
 	if refused != nil {
 		return refused
 	}
@@ -95,8 +96,10 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	r := &record{
 		trail: trail,
 		class: class, call: call, wake: make(chan struct{}, 1), arrived: admission.Time(call.Arrived.Sub(p.cfg.Start)),
-		prompt: p.sequenceLocked(req, p.price.Estimate(req.Model, req.Content)), objective: p.objectiveLocked(class, call),
+		objective: p.objectiveLocked(class, call),
 	}
+	prompt := p.price.Estimate(req.Model, req.Content)
+	r.prompt = p.sequenceLocked(req, prompt)
 	line := journal.Event{Kind: journal.Arrived, Mono: int64(r.arrived), Declared: req.Declared, Peer: call.From}
 	if p.matchLocked(req.Model) > 0 {
 		line.Model = req.Model
@@ -119,10 +122,14 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	case len(p.free) == 0:
 		return nil, p.turnAwayLocked(r, admission.CauseQueueFull, wire.QueueFull(call.Class, p.cfg.Capacity, p.cfg.Capacity, 0))
 	}
+	if refused := p.reserveLocked(r, prompt); refused != nil {
+		return nil, refused
+	}
 	p.active++
 	if p.gatesLocked(r) {
 		if why, want, allowed := p.hostLocked(r); why != admission.CauseNone {
 			p.active--
+			r.meter.settle()
 			return nil, p.offerOutside(r, why, want, allowed)
 		}
 		p.logLocked(r, &journal.Event{Kind: journal.Queued, Mono: int64(p.now()), Cause: "profile"})
@@ -142,11 +149,7 @@ func (p *Pool) resumableLocked(r *record) {
 
 // enterLocked gives a request to the core.
 func (p *Pool) enterLocked(r *record) {
-	tenant, ok := p.tenants[r.call.Tenant]
-	if !ok {
-		tenant = admission.Tenant(len(p.tenants))
-		p.tenants[r.call.Tenant] = tenant
-	}
+	tenant := p.tenantLocked(r.call.Tenant)
 	p.pledgeLocked(r)
 	slot := p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]
@@ -203,6 +206,7 @@ func (p *Pool) loadingLocked() bool {
 }
 
 func (p *Pool) leave(r *record) {
+	r.meter.settle()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active--

@@ -118,6 +118,9 @@ func (r *runner) index(id admission.ID) int {
 }
 
 func (r *runner) tenant(i int) admission.Tenant {
+	if r.arm.Tenants != nil {
+		return r.arm.of(i)
+	}
 	if i < r.recorded {
 		return 0
 	}

@@ -33,6 +33,9 @@ type Arm struct {
 	Fleet *Fleet
 	// Priority of a class at the engine, lower first; absent is 0.
 	Priority map[string]int
+	// Tenants are whose the trace's requests are, and what those may use; nil: all are of one
+	// tenant. Not with a backlog.
+	Tenants *Tenants
 	// Clients are what its clients do.
 	Clients Clients
 	// MaxQueued is how many requests the engine takes, running and waiting; further

@@ -28,6 +28,7 @@ type runner struct {
 	fx       []admission.Effect
 	events   []simengine.Event
 
+	books     *books // of the tenants' limits; nil: there are none
 	backlog   *Backlog
 	recorded  int      // requests of the trace; those of the backlog are behind them
 	occupants []int32  // of the backlog's slots in the core, by slot
@@ -107,6 +108,12 @@ func simulation(t *trace.Trace, arm *Arm, b *Backlog) (*runner, error) {
 	r := &runner{
 		arm: arm, engine: e, classes: map[string]admission.Class{}, flights: make([]flight, len(requests)),
 		waits: map[int]int{}, sessions: map[string]uint32{}, recorded: len(requests),
+	}
+	if t := arm.Tenants; t != nil {
+		if len(t.Of) != len(requests) || b != nil {
+			return nil, fmt.Errorf("arm %s: %d tenants for %d requests: allowed is one for each, and no backlog beside them", arm.Name, len(t.Of), len(requests))
+		}
+		r.books = newBooks(t, len(requests))
 	}
 	if arm.Table != nil {
 		for k := range arm.Table.Classes {
@@ -230,6 +237,11 @@ func (r *runner) arrive(i int) error {
 	if r.gates == nil {
 		return r.submit(i)
 	}
+	if why := r.reserve(i); why != "" {
+		q.Outcome, q.Cause = Rejected, why
+		r.gone(i, refusedPause)
+		return nil
+	}
 	return r.step(r.gate(i), &admission.Event{
 		Kind: admission.Offer, ID: r.flights[i].id, Tenant: r.tenant(i), Class: r.classes[q.Class],
 		Prompt: int32(q.PromptTokens), Out: declared(q), N: 1, Session: r.session(i),
@@ -332,12 +344,14 @@ func (r *runner) do(g *gate, e *admission.Effect) error {
 	case admission.Reject:
 		r.await(i, false)
 		r.run.Records[i].Outcome, r.run.Records[i].Cause = Rejected, e.Cause.String()
+		r.settle(i)
 		r.gone(i, refusedPause)
 	case admission.Done:
 		r.await(i, false)
 		if q := &r.run.Records[i]; e.Cause != admission.CauseFinished {
 			q.Outcome, q.Cause = Failed, e.Cause.String()
 		}
+		r.settle(i)
 		r.gone(i, 0)
 	case admission.Reclaim:
 		q := &r.run.Records[i]
@@ -431,6 +445,7 @@ func (r *runner) take(ev *simengine.Event) error {
 		}
 		if r.gates != nil && (a.told == 0 || a.out >= a.told+progressEvery) {
 			a.told = a.out
+			r.uses(i, f.kept+a.out)
 			return r.step(r.gate(i), &admission.Event{Kind: admission.Progress, Hold: a.hold, Out: a.out})
 		}
 	case simengine.Finished:

@@ -31,6 +31,9 @@ const (
 	CodeDraining            = "draining"
 	CodeEngineRefused       = "engine_refused"
 	CodeEngineBusy          = "engine_busy"
+	CodeRateLimited         = "rate_limit_exceeded"
+	CodeExceedsLimit        = "exceeds_limit"
+	CodeBalanceExhausted    = "insufficient_quota"
 	CodeEngineLoading       = "engine_loading"
 	CodeEngineUnavailable   = "engine_unavailable"
 	CodeUpstreamError       = "upstream_error"
@@ -59,6 +62,7 @@ const (
 	typePerm    = "permission_error"
 	typeRate    = "rate_limit_error"
 	typeServer  = "server_error"
+	typeBalance = "insufficient_quota" // OpenAI's
 )
 
 // Row is one line of the documented table of errors.
@@ -95,6 +99,9 @@ var table = []Row{
 	{CodeBodyTooLarge, http.StatusRequestEntityTooLarge, typeRequest, false, "the body is larger than the limit, which the message gives"},
 	{CodeBodyTooSlow, http.StatusBadRequest, typeRequest, false, "the body did not arrive within the time limit, which the message gives"},
 	{CodeExceedsCapacity, http.StatusRequestEntityTooLarge, typeRequest, false, "the request could never fit, however idle the pool; the message gives both numbers"},
+	{CodeExceedsLimit, http.StatusRequestEntityTooLarge, typeRequest, false, "the prompt alone is more than the tenant may use at once; the message gives both numbers"},
+	{CodeBalanceExhausted, http.StatusPaymentRequired, typeBalance, false, "the tenant's balance does not have what the request may cost; the message gives both numbers. An operator can refill it"},
+	{CodeRateLimited, http.StatusTooManyRequests, typeRate, true, "the tenant is at its limit of requests or tokens; the message says of which, and the hint is exact. None is given while what is missing is held by requests that run"},
 	{CodeQueueFull, http.StatusTooManyRequests, typeRate, true, "the class's queue is full, or its predicted wait is past the limit"},
 	{CodeTenantQueueFull, http.StatusTooManyRequests, typeRate, true, "the tenant's share of the class's queue is full"},
 	{CodeTenantStorageFull, http.StatusTooManyRequests, typeRate, false, "the tenant has as many files, or bytes in them, as it may; it can delete some"},
@@ -250,6 +257,22 @@ func WaitTooLong(class string, predicted, limit, retry time.Duration) *Error {
 // TenantQueueFull gives the tenant's depth in the class and its limit.
 func TenantQueueFull(class string, depth, limit int, retry time.Duration) *Error {
 	return NewError(CodeTenantQueueFull, "%d of your requests wait in class %s, the limit is %d", depth, class, limit).WithRetry(retry)
+}
+
+// RateLimited: of is requests or tokens; the limit is so many in a window, the request
+// wants so many and left may come at once.
+func RateLimited(whose, of string, limit int64, window time.Duration, want, left int64, retry time.Duration) *Error {
+	return NewError(CodeRateLimited, "%s limit of %s is %d in %v: the request needs %d, and %d are left", whose, of, limit, window, want, left).WithRetry(retry)
+}
+
+// ExceedsLimit: want and most are weighted tokens.
+func ExceedsLimit(want, most int64) *Error {
+	return NewError(CodeExceedsLimit, "the request reserves %d tokens; %d may be used at once", want, most)
+}
+
+// BalanceExhausted: want and left are weighted tokens.
+func BalanceExhausted(want, left int64) *Error {
+	return NewError(CodeBalanceExhausted, "the balance has %d tokens left that no request holds; the request reserves %d", left, want)
 }
 
 // QueueTimeout: waited is the class's limit.

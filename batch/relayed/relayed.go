@@ -137,11 +137,20 @@ func failed(i item, s *sink, err *wire.Error) *batch.Answer {
 		wire.CodeEngineBusy, wire.CodeEngineLoading, wire.CodeEngineUnavailable, wire.CodeIdentityUnavailable:
 		// Nothing of it ran, and another one would have fared the same.
 		a.Retry, a.Refused = true, true
+	case wire.CodeRateLimited, wire.CodeBalanceExhausted:
+		a.Retry, a.Refused, a.OfTenant = true, true, true
+		if err.Code == wire.CodeBalanceExhausted {
+			a.RetryAfter = refillLook
+		}
 	case wire.CodeUpstreamError, wire.CodeUpstreamTorn, wire.CodeUpstreamTimeout, wire.CodeLoanEnded, wire.CodeInternal:
 		a.Retry = true
 	}
 	return a
 }
+
+// refillLook is how long an item waits before it looks whether its tenant's balance was
+// refilled. Nobody knows when that will be.
+const refillLook = 30 * time.Second
 
 // sink collects an answer.
 type sink struct {

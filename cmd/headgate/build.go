@@ -18,6 +18,7 @@ import (
 	"headgate/engine/adapters"
 	"headgate/journal"
 	"headgate/probe"
+	"headgate/quota/keeper"
 	"headgate/relay"
 	"headgate/telemetry/otlp"
 	"headgate/telemetry/spans"
@@ -33,6 +34,7 @@ type shared struct {
 	journal *journal.Writer // nil: none
 	log     *slog.Logger
 	metrics *relay.Metrics
+	limits  *keeper.Keeper
 	replica control.ID // zero: the process has its pools to itself
 }
 
@@ -43,7 +45,7 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 	rc := relay.Config{
 		Name: c.Name, Models: c.Models, Capacity: maxRunning, Observe: c.Mode == config.ModeObserve,
 		IdleTimeout: cfg.Limits.IdleTimeout, Keepalive: cfg.Limits.Keepalive, MaxAnswer: maxAnswer,
-		Start: s.start, Journal: s.journal, Log: s.log, Metrics: s.metrics, Spans: cfg.Admin.OTLPTraces,
+		Start: s.start, Journal: s.journal, Log: s.log, Metrics: s.metrics, Spans: cfg.Admin.OTLPTraces, Limits: s.limits,
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
 			t, err := table(&c.Policy, func(e config.Envelope) ([]config.Capacity, []config.Problem) { return cfg.Resolve(i, e) }, engines)
 			if err == nil && cfg.Control != nil {

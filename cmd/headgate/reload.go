@@ -217,6 +217,8 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 			failed = errors.Join(failed, c.Commit())
 		}
 		s.pools.Store(&next)
+		limits := cfg.Limits.Quota()
+		s.shared.limits.Apply(&limits)
 		s.calling.Store(auth)
 		return gatewayConfig(cfg, auth.auth, next)
 	})
@@ -289,6 +291,7 @@ func keepUnchangeable(old, cfg *config.Config) {
 		}
 	}
 	cfg.Limits.HeaderBytes, cfg.Limits.HeaderTimeout, cfg.Limits.MaxConnections = old.Limits.HeaderBytes, old.Limits.HeaderTimeout, old.Limits.MaxConnections
+	cfg.Limits.MaxTenants, cfg.Limits.BalanceFile = old.Limits.MaxTenants, old.Limits.BalanceFile
 }
 
 // remove lets a pool that is in no configuration any more finish what it runs, for as

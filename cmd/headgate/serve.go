@@ -21,10 +21,12 @@ import (
 
 	"headgate/batch"
 	"headgate/config"
+	"headgate/control/agent"
 	"headgate/gateway"
 	"headgate/identity"
 	"headgate/identity/token"
 	"headgate/journal"
+	"headgate/quota/keeper"
 	"headgate/relay"
 	"headgate/telemetry"
 	"headgate/telemetry/otlp"
@@ -186,6 +188,12 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		}
 		s.shared.replica = s.fleet.id
 	}
+	s.shared.limits, err = keeper.New(keeper.Config{Table: cfg.Limits.Quota(), Most: cfg.Limits.MaxTenants, File: cfg.Limits.BalanceFile, Log: s.log})
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	reg.MustRegister(s.shared.limits)
+	s.background = append(s.background, s.shared.limits.Run)
 	s.tokens = token.NewMetrics(reg)
 	auth, err := s.callers(cfg)
 	if err != nil {
@@ -208,6 +216,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	s.calling.Store(auth)
 	gc := gatewayConfig(cfg, auth.auth, pools)
 	gc.Log, gc.Metrics = s.log, reg
+	gc.Tenants, gc.Journal, gc.Start = s.shared.limits, s.journal, s.shared.start
 	if cfg.Batch != nil {
 		var events *batch.Events
 		if s.journal != nil {
@@ -220,6 +229,9 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	}
 	if s.fleet != nil {
 		s.fleet.serve(pools)
+		s.background = append(s.background, func(ctx context.Context) {
+			agent.Shares(ctx, s.fleet.store, s.fleet.id, cfg.Shared(0, nil).Replicas, s.shared.limits, s.log)
+		})
 		if cfg.Control.Campaign {
 			s.fleet.lead(s.fleet.id.Replica, s.config.Load)
 		}

@@ -8,7 +8,7 @@
 //
 //	etcdctl get --prefix /headgate/default/
 //
-//	members/<replica>                  control.Member. It is bound to the life's lease.
+//	members/<replica>                  control.Member. It is bound to the life's lease. The replica writes it again when its tenants ask for more, or less.
 //	grants/<replica>/<boot>/<pool>     control.Grant. The leader writes it.
 //	reports/<replica>/<boot>/<pool>    control.Report. The replica writes it, and its lease's end leaves it.
 //	status/<pool>                      What the leader tells people and replicas about a pool.

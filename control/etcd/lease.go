@@ -192,6 +192,25 @@ func (s *Store) Join(ctx context.Context, m control.Member, ttl time.Duration) (
 	return &session{Keeper: s.keep(ctx, l, s.keys.member(m.Replica)), store: s, id: l.id}, nil
 }
 
+// Announce implements store.Store.
+func (s *Store) Announce(ctx context.Context, m control.Member) error {
+	value, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("etcd: announce: %w", err)
+	}
+	key := s.keys.member(m.Replica)
+	return s.do(ctx, "announce", func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Txn(ctx).
+			If(clientv3.Compare(clientv3.LeaseValue(key), "=", m.Lease)).
+			Then(clientv3.OpPut(key, string(value), clientv3.WithLease(clientv3.LeaseID(m.Lease)))).
+			Commit()
+		if err == nil && !resp.Succeeded {
+			err = store.ErrFenced
+		}
+		return err
+	})
+}
+
 // register writes the member's key, bound to its lease, unless another life has it.
 func (s *Store) register(ctx context.Context, m control.Member) error {
 	value, err := json.Marshal(m)

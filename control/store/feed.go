@@ -204,6 +204,7 @@ func NewChangeFeed() *ChangeFeed {
 
 // Joined puts in that a life has a lease: it replaces what the replica had before.
 func (f *ChangeFeed) Joined(m control.Member) {
+	m.Uses = "" // else each word of it would be another life
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.there[m.Replica] != m {

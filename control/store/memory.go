@@ -234,6 +234,21 @@ func (m *Memory) Join(ctx context.Context, who control.Member, ttl time.Duration
 	return &session{Keeper: m.keep(ctx, who.Lease, ttl), store: m, lease: who.Lease}, nil
 }
 
+// Announce implements Store.
+func (m *Memory) Announce(ctx context.Context, who control.Member) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.reachLocked(ctx); err != nil {
+		return err
+	}
+	if holder, ok := m.members[who.Replica]; !ok || holder.ID != who.ID || holder.Lease != who.Lease {
+		return ErrFenced
+	}
+	m.members[who.Replica] = who
+	m.tellLocked(func(f *feed) { f.member(who.Replica, &who) })
+	return nil
+}
+
 // Taken is ErrTaken with who holds the name.
 func Taken(holder control.Member) error {
 	return fmt.Errorf("replica %q: %w by boot %s, under lease %x", holder.Replica, ErrTaken, holder.Boot, holder.Lease)

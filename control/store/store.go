@@ -20,6 +20,9 @@ type Store interface {
 	// that another life holds is refused, with ErrTaken, until that life's lease is
 	// over. The same life may join again: its earlier lease ends with that.
 	Join(ctx context.Context, m control.Member, ttl time.Duration) (Session, error)
+	// Announce replaces what a life's member says beside its lease, if it still has that;
+	// else ErrFenced. It is nothing to a leader.
+	Announce(ctx context.Context, m control.Member) error
 	// Report writes what a replica says of a pool, if its lease is still there; else
 	// ErrFenced. A later report, by its Seq, replaces an earlier. It is kept when the
 	// lease is over.

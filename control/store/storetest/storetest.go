@@ -54,6 +54,7 @@ func Run(t *testing.T, wrap func(t *testing.T, story func(t *testing.T, f Fleet)
 		{"the state is told", stateIsTold},
 		{"what is published is told", publishedIsTold},
 		{"the replicas are told of each other", toldOfEachOther},
+		{"what a member says reaches all, and is no other life", announced},
 		{"the end", end},
 	} {
 		t.Run(s.name, func(t *testing.T) { wrap(t, s.tell) })
@@ -695,6 +696,36 @@ func toldOfEachOther(t *testing.T, f Fleet) {
 	}
 	if want := []control.News{*last, *news(x, "q", 1)}; !cmp.Equal(state.News, want) {
 		t.Errorf("what is there: %s", cmp.Diff(want, state.News))
+	}
+}
+
+func announced(t *testing.T, f Fleet) {
+	c, d := f.Dial(t), f.Dial(t)
+	s, m := join(t, t.Context(), c, a1, f.TTL)
+	x := campaign(t, t.Context(), d, "x", f.TTL)
+	changes := x.Follow(t.Context())
+	told(t, changes, "join a/1", "synced")
+	lists := d.Members(t.Context())
+	for _, uses := range []string{"one", "two", ""} {
+		m.Uses = uses
+		do(t, "announce", func(ctx context.Context) error { return c.Announce(ctx, m) })
+		until(t, lists, uses, func(l []control.Member) bool { return len(l) == 1 && l[0] == m })
+	}
+	other := m
+	other.Lease++
+	if err := c.Announce(t.Context(), other); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("under another lease: %v, want ErrFenced", err)
+	}
+	// The lease is the same, and ends with all that was said.
+	do(t, "report", func(ctx context.Context) error { return c.Report(ctx, report(m, 1)) })
+	told(t, changes, "report a/1 1")
+	if err := s.Leave(t.Context()); err != nil {
+		t.Fatalf("leave: %v", err)
+	}
+	told(t, changes, "gone a/1")
+	until(t, lists, "nobody", func(l []control.Member) bool { return len(l) == 0 })
+	if err := c.Announce(t.Context(), m); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("after the lease's end: %v, want ErrFenced", err)
 	}
 }
 
