@@ -112,6 +112,7 @@ var patterns = map[string]string{
 	"config.OTLP.HeadersEnv":     `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Forward.Address":     `^https?://[^/?#]`,
 	"config.Forward.SecretEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
+	"config.Audit.PostgresEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Batch.PostgresEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Control.PasswordEnv": `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Hook.URL":            `^https?://[^/?#]`,
@@ -141,6 +142,9 @@ const everything = `otlp: {endpoint: "http://h:4318", headers_env: H}
 estimates: {file: f}
 control: {store: etcd, endpoints: ["https://h:2379"], replica: r, replicas: 2, username: u, password_env: P, tls: {ca: a, cert: c, key: k}, forward: {address: "https://h:1", secret_env: S, ca: a}}
 batch: {dir: d}
+tls: {cert: c, key: k, client_ca: a, client_auth: require}
+admin: {tls: {cert: c, key: k, client_ca: a, client_auth: request}}
+audit: {file: f, source: s}
 keys: [{name: k, tenant: t, hash: "sha256:%064d", classes: [interactive, batch], default: batch}]
 anonymous: {classes: [interactive], default: interactive}
 service_tiers: {flex: batch, priority: interactive}
@@ -148,7 +152,7 @@ pools:
   - name: p
     models: [m]
     aliases: [{name: a, model: m}]
-    engines: [{name: e, kind: vllm, url: "http://h", api_key_env: K}]
+    engines: [{name: e, kind: vllm, url: "https://h", api_key_env: K, tls: {ca: a, cert: c, key: k, server_name: n}}]
     control: {survival: {slots: 1, kv_tokens: 512}, unit: {kv_tokens: 512}}
     classes:
       - {name: interactive, floor: {slots: 1}}
@@ -188,7 +192,7 @@ func writeSchema(t *testing.T) []byte {
 	if r == nil {
 		t.Fatal(problems)
 	}
-	dirs := []string{".", "../identity", "../journal", "../telemetry"}
+	dirs := []string{".", "../certs", "../identity", "../journal", "../telemetry"}
 	w := schemaWriter{t: t, c: c, replanned: r, comments: fieldComments(t, dirs...)}
 	typeComments(t, w.comments, dirs...)
 	s := w.object(reflect.ValueOf(c).Elem(), "")

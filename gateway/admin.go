@@ -13,6 +13,9 @@ import (
 	"headgate/relay"
 )
 
+// tracesPath is where engines export their spans to.
+const tracesPath = "/v1/traces"
+
 // Admin returns the handler of the admin listener: health, metrics, what
 // became of recalls, what every pool, class and queue is doing, the operator's
 // switches, and where engines send spans to. It asks for no credential, so it belongs
@@ -32,14 +35,14 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 		mux.HandleFunc("GET /api/batches", batchTenants(g.cfg.BatchTenants))
 	}
 	if g.cfg.Spans != nil {
-		mux.Handle("POST /v1/traces", g.cfg.Spans)
+		mux.Handle("POST "+tracesPath, g.cfg.Spans)
 	}
 	if g.cfg.Fleet != nil {
 		g.cfg.Fleet.routes(mux)
 	}
 	mux.HandleFunc("GET /debug/admission", g.debugAdmission)
 	mux.HandleFunc("GET /debug/engines", g.debugEngines)
-	return mux
+	return g.auditAdmin(mux)
 }
 
 // common is what every admin listener has: health, metrics and the profiler.

@@ -21,6 +21,7 @@ import (
 	"headgate/relay"
 	"headgate/telemetry/otlp"
 	"headgate/telemetry/spans"
+	"headgate/wire"
 )
 
 // maxRunning bounds the requests that one pool runs at a time, beside those
@@ -33,7 +34,8 @@ type shared struct {
 	journal *journal.Writer // nil: none
 	log     *slog.Logger
 	metrics *relay.Metrics
-	replica control.ID // zero: the process has its pools to itself
+	replica control.ID                     // zero: the process has its pools to itself
+	unasked func(*relay.Call, *wire.Error) // nil: nobody writes down what batches come to
 }
 
 // poolConfig is what a pool of the configuration is made of, or changed to. Its
@@ -52,7 +54,7 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 			}
 			return t, err
 		},
-		Replica: s.replica,
+		Replica: s.replica, Unasked: s.unasked,
 	}
 	if cfg.Control != nil {
 		rc.ClockDrift, rc.Fingerprint = cfg.Control.ClockDrift.Fraction(), cfg.Fingerprint(i)
@@ -177,6 +179,7 @@ func adapterConfig(c *config.Engine) engine.Config {
 	var ec engine.Config
 	ec.SetDefaults()
 	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
+	ec.TLS, ec.AllowLinkLocal = c.TLS, c.AllowLinkLocal
 	return ec
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -70,6 +71,7 @@ type controller struct {
 	reloads *reloads
 	fleet   *fleet
 	admin   net.Listener
+	certs   *certificates
 	web     *http.Server
 }
 
@@ -93,9 +95,17 @@ func newController(cfg *config.Config, logTo io.Writer) (*controller, error) {
 	}
 	c.fleet.lead("controller "+c.fleet.id.Replica, c.config.Load)
 	view := c.fleet.view(&shared{start: time.Now()}, func() []*relay.Pool { return nil })
-	c.web = &http.Server{Handler: view.Admin(reg), ReadHeaderTimeout: cfg.Limits.HeaderTimeout, MaxHeaderBytes: int(cfg.Limits.HeaderBytes)}
+	c.web = adminServer(view.Admin(reg), cfg, c.log)
+	only := *cfg
+	only.TLS = nil // it has no clients
+	if c.certs, err = openCertificates(&only, c.log, reg); err != nil {
+		return nil, errors.Join(err, c.fleet.close())
+	}
 	if c.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), c.fleet.close())
+	}
+	if t := speak(c.certs.admin); t != nil {
+		c.admin = tls.NewListener(c.admin, t)
 	}
 	return c, nil
 }
@@ -114,8 +124,12 @@ func (c *controller) run(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		watch(watching, c.file, func() { c.reloads.reread(c.log, c.load, c.take) })
+		watch(watching, c.file, func() {
+			c.certs.reload()
+			c.reloads.reread(c.log, c.load, c.take, nil)
+		})
 	}()
+	go c.certs.watch(watching)
 	var err error
 	select {
 	case err = <-failed:
