@@ -17,7 +17,7 @@ WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/r
 WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELL_PACKAGES = $(shell go list $(SHELLS))
-SHELLS = ./batch ./batch/files ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
+SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
 .PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale fleet-sim fleet-sim-mutants soak release image clean
 

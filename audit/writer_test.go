@@ -121,8 +121,11 @@ func TestSinkFails(t *testing.T) {
 		w := NewWriter(m, o)
 		appendTo(w, 3)
 		time.Sleep(time.Minute)
-		if m.opened < 10 || w.Ready() != nil || !strings.Contains(w.Problem(), "no such host") {
-			t.Errorf("opened %d times; ready: %v; %q", m.opened, w.Ready(), w.Problem())
+		m.mu.Lock()
+		opened := m.opened
+		m.mu.Unlock()
+		if opened < 10 || w.Ready() != nil || !strings.Contains(w.Problem(), "no such host") {
+			t.Errorf("opened %d times; ready: %v; %q", opened, w.Ready(), w.Problem())
 		}
 		m.is(nil, 0)
 		time.Sleep(10 * time.Second)

@@ -125,7 +125,7 @@ func (g *Gateway) Reconfigure(swap func() Config) {
 
 // Serve answers the listener's clients until Drain.
 func (g *Gateway) Serve(l net.Listener) error {
-	l = limit(l, g.cfg.Limits.Connections)
+	l = Limit(l, g.cfg.Limits.Connections)
 	if g.cfg.TLS != nil {
 		// Outside of the limit: the server has to see that it is TLS, for the time of the
 		// handshake and for clients' certificates.

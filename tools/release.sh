@@ -4,6 +4,7 @@
 #
 #	tools/release.sh VERSION [ARCH...]
 #
+# OUT is another folder for it; what is in there goes.
 # What is known is asked of govulncheck's database (GOVULNDB, vuln.go.dev by default). Where
 # that can't be reached the release is made, and says in VULNERABILITIES that nobody asked.
 set -euo pipefail
@@ -12,7 +13,7 @@ version=${1:?the version, such as v1.2.3}
 shift
 [ $# -gt 0 ] || set -- amd64 arm64
 GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.1.4
-out=bin/release
+out=${OUT:-$PWD/bin/release}
 rm -rf "$out"
 mkdir -p "$out"
 
@@ -28,7 +29,7 @@ git archive HEAD | tar -x -C "$copy"
 mkdir "$copy/out"
 for arch in "$@"; do
 	name=headgate-linux-$arch
-	build . "$arch" "$PWD/$out/$name"
+	build . "$arch" "$out/$name"
 	build "$copy" "$arch" "$copy/out/$name"
 	cmp "$out/$name" "$copy/out/$name" || {
 		echo "release: $name is not the same when it is built of what is committed, elsewhere" >&2
@@ -36,7 +37,7 @@ for arch in "$@"; do
 	}
 	echo "release: $out/$name, the same twice"
 done
-go -C tools run ./sbom "../$out/headgate-linux-$1" >"$out/headgate.cdx.json"
+go -C tools run ./sbom "$out/headgate-linux-$1" >"$out/headgate.cdx.json"
 cp Containerfile SECURITY.md LICENSE "$out/"
 
 # Its status is 3 where something is found, and 1 where it could not look.

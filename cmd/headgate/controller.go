@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -104,9 +103,7 @@ func newController(cfg *config.Config, logTo io.Writer) (*controller, error) {
 	if c.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), c.fleet.close())
 	}
-	if t := speak(c.certs.admin); t != nil {
-		c.admin = tls.NewListener(c.admin, t)
-	}
+	c.admin = adminListener(c.admin, c.certs)
 	return c, nil
 }
 

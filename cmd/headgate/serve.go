@@ -261,14 +261,26 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	if s.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), s.clients.Close(), s.close())
 	}
-	if t := speak(s.certs.admin); t != nil {
-		s.admin = tls.NewListener(s.admin, t)
-	}
+	s.admin = adminListener(s.admin, s.certs)
 	return s, nil
 }
 
-// adminIdle is how long an operator's connection may be open without a request.
-const adminIdle = 2 * time.Minute
+const (
+	// adminIdle is how long an operator's connection may be open without a request.
+	adminIdle = 2 * time.Minute
+	// adminConnections is more than operators, probes and scrapers have open, and fewer than
+	// would take the descriptors that clients need.
+	adminConnections = 256
+)
+
+// adminListener is what operators connect to, by what its configuration speaks.
+func adminListener(l net.Listener, c *certificates) net.Listener {
+	l = gateway.Limit(l, adminConnections)
+	if t := speak(c.admin); t != nil {
+		l = tls.NewListener(l, t)
+	}
+	return l
+}
 
 // adminServer has no timeout for answers: some are followed.
 func adminServer(h http.Handler, cfg *config.Config, log *slog.Logger) *http.Server {
