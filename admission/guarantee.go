@@ -172,6 +172,9 @@ func (c *Core) ownDue(cl *class) Amount {
 // slots than it has work for, and at least the KV that its first request needs,
 // since a slot without it would serve nobody.
 func (c *Core) dueFloor(cl *class, used Amount, waiting int, f Amount) Amount {
+	if i := cl.queue.head; i != none {
+		waiting = max(waiting, int(c.requests[i].n)) // one of several sequences wants them all
+	}
 	f[Slots] = min(f[Slots], used[Slots]+int64(waiting))
 	if !cl.owed.due || f[Slots] == 0 {
 		return Amount{}
