@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,6 +37,16 @@ func (k *stored) Write(_ context.Context, lines []audit.Line) (int, error) {
 	}
 	k.lines = append(k.lines, lines...)
 	return len(lines), nil
+}
+
+// writer writes there.
+func (k *stored) writer(t testing.TB) *audit.Writer {
+	if k == nil {
+		return nil
+	}
+	w := audit.NewWriter(k, audit.Options{Buffer: 64, Source: "here", Required: true, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics: prometheus.NewRegistry()})
+	t.Cleanup(func() { _ = w.Close() })
+	return w
 }
 
 func (k *stored) is(fails error) {
@@ -85,9 +96,8 @@ func withAudit(t *testing.T, s setup, test func(*testing.T, *rig, *stored)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		k := &stored{}
-		s.audit = audit.NewWriter(k, audit.Options{Buffer: 64, Source: "here", Required: true, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics: prometheus.NewRegistry()})
+		s.audit = k
 		r := newRig(t, s)
-		t.Cleanup(func() { _ = s.audit.Close() })
 		if got := k.text(t); got != "started source=here\n" {
 			t.Errorf("%q", got)
 		}
@@ -230,6 +240,30 @@ func TestAuditFails(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if got := k.text(t); r.gateway.Ready() != nil || len(r.gateway.Problems()) > 0 || !strings.Contains(got, "gap count=") {
 			t.Errorf("%v, %v", r.gateway.Ready(), r.gateway.Problems())
+		}
+	})
+}
+
+// A request that another replica serves has a record at each, under one id: where it came,
+// with who served it, and where it ran, with who sent it.
+func TestAuditOfAHop(t *testing.T) {
+	k := &stored{}
+	replicas(t, setup{audit: k}, func(t *testing.T, p *pair) {
+		k.text(t)
+		got := p.a.start("POST", chat, chatBody(""))
+		call := p.a.engine.Accept(t)
+		call.Emit(1)
+		call.Finish("stop")
+		<-got
+		lines := strings.Split(strings.TrimSpace(k.text(t)), "\n")
+		slices.Sort(lines)
+		const head = "request principal=alice tenant=team-a credential=key id=id method=POST route=chat model=test-model class=interactive decision=admitted pool=main "
+		want := []string{
+			head + "engine=gpu0 grant=1.2 revision=2 from=a outcome=answered status=200 cause=finished prompttokens=15 outputtokens=1",
+			head + "peer=b outcome=forwarded status=200",
+		}
+		if !slices.Equal(lines, want) {
+			t.Errorf("got  %q\nwant %q", lines, want)
 		}
 	})
 }

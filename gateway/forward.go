@@ -25,6 +25,7 @@ import (
 	"headgate/control"
 	"headgate/egress"
 	"headgate/identity"
+	"headgate/journal"
 	"headgate/relay"
 	"headgate/wire"
 )
@@ -270,6 +271,8 @@ func (g *Gateway) forward(w *response, r *http.Request, pool *relay.Pool, call *
 	f.sent.WithLabelValues(pool.Name(), outcome).Inc()
 	if outcome == hopUnreachable {
 		f.Router.Unreached(to.Replica)
+	} else if call.Account != nil {
+		call.Account.Note(&journal.Event{Kind: journal.Forwarded, Pool: pool.Name(), Class: call.Class, Peer: to.Replica})
 	}
 	return outcome != hopUnreachable, failure
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/admission"
-	"headgate/audit"
 	"headgate/batch"
 	"headgate/control"
 	"headgate/engine"
@@ -61,7 +60,7 @@ type setup struct {
 	forward   *Forwarding // to the others of it
 	journal   *journal.Writer
 	batches   *batch.Service
-	audit     *audit.Writer
+	audit     *stored // where decisions are written down; nil: nowhere
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
 }
@@ -201,7 +200,7 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	r.gateway = New(Config{
-		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Audit: s.audit, Log: log, Metrics: r.metrics,
+		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Audit: s.audit.writer(t), Log: log, Metrics: r.metrics,
 	})
 
 	l := s.listener

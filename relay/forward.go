@@ -73,12 +73,10 @@ func (r *record) shape() admission.Event {
 func (p *Pool) Forwarded(call *Call, to string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.cfg.Journal == nil {
+		return
+	}
 	e := &journal.Event{Kind: journal.Forwarded, Mono: int64(p.now()), Peer: to, Declared: call.Request.Declared}
 	p.describe(&record{call: call}, e)
-	if call.Account != nil {
-		call.Account.Note(e)
-	}
-	if p.cfg.Journal != nil {
-		p.cfg.Journal.Append(e)
-	}
+	p.cfg.Journal.Append(e)
 }
