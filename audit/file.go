@@ -151,10 +151,8 @@ func readTail(f *os.File) (t tail, err error) {
 func (s *File) Write(_ context.Context, lines []Line) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.f == nil { // a rotation has not come to its end
-		if err := s.open(); err != nil {
-			return 0, err
-		}
+	if err := s.there(); err != nil {
+		return 0, err
 	}
 	if err := s.syncErr; err != nil {
 		s.syncErr = nil
@@ -164,9 +162,6 @@ func (s *File) Write(_ context.Context, lines []Line) (int, error) {
 		if err := s.rotate(); err != nil {
 			return 0, err
 		}
-	}
-	if err := s.f.Truncate(s.size); err != nil { // what an attempt has left of a line
-		return 0, fmt.Errorf("audit.file: %w", err)
 	}
 	var b bytes.Buffer
 	if s.midLine {
@@ -198,6 +193,43 @@ func (s *File) Write(_ context.Context, lines []Line) (int, error) {
 		return whole, fmt.Errorf("audit.file: %w", err)
 	}
 	return whole, nil
+}
+
+// there makes sure that the file is there, and ends where it did: without what an attempt
+// has left of a line. One that somebody has moved, or cut, is gone on with where it was to
+// be; that lines are missing, if they are, is for who verifies them.
+func (s *File) there() error {
+	if s.f != nil {
+		info, err := s.f.Stat()
+		if err != nil {
+			return fmt.Errorf("audit.file: %w", err)
+		}
+		at, err := os.Stat(s.cfg.Path)
+		switch {
+		case err == nil && os.SameFile(info, at) && info.Size() >= s.size:
+			if info.Size() > s.size {
+				err = s.f.Truncate(s.size)
+			}
+			if err != nil {
+				return fmt.Errorf("audit.file: %w", err)
+			}
+			return nil
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("audit.file: %w", err)
+		}
+		s.log.Error("the audit file was moved or cut by somebody", "file", s.cfg.Path, "seq", s.last.Seq, "head", s.last.Hash)
+		_ = s.f.Close()
+		s.f = nil
+	}
+	if err := s.open(); err != nil {
+		return err
+	}
+	end, err := readTail(s.f)
+	if err != nil && s.size > 0 {
+		s.log.Error("the audit file has something else in it", "file", s.cfg.Path, "err", err)
+	}
+	s.midLine = end.midLine
+	return nil
 }
 
 // owe has what was written forced to the disk within a second.

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"os"
@@ -111,6 +112,59 @@ func TestHalfALine(t *testing.T) {
 	}
 	if got, want := string(read(t, c.Path)), strings.Repeat("{\"seq\":1}\n{\"seq\":2}\n", 3)+"{\"seq\":3}\n"; got != want {
 		t.Errorf("%q", got)
+	}
+}
+
+// A file that is moved or cut while it is written, as by logrotate, is gone on with, and
+// what is missing shows.
+func TestMovedAndCut(t *testing.T) {
+	c := FileConfig{Path: filepath.Join(t.TempDir(), "audit"), Sync: SyncNever}
+	s := NewFile(c, quiet)
+	if _, err := s.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	head := Head{}
+	put := func(n int) {
+		t.Helper()
+		var all []Line
+		for range n {
+			b, err := json.Marshal(&Record{Seq: head.Seq + 1, Kind: Request, Prev: head.Hash})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := Line{head.Seq + 1, b}
+			head = Head{l.Seq, l.Hash()}
+			all = append(all, l)
+		}
+		if stored, err := s.Write(t.Context(), all); stored != n || err != nil {
+			t.Fatal(stored, err)
+		}
+	}
+	put(3)
+	if err := os.Rename(c.Path, c.Path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	put(2)
+	if r, err := Verify([]string{c.Path + ".1", c.Path}); err != nil || len(r.Faults) > 0 || r.Records != 5 {
+		t.Errorf("moved: %+v, %v", r, err)
+	}
+	if err := os.Truncate(c.Path, 40); err != nil {
+		t.Fatal(err)
+	}
+	put(2)
+	r, err := Verify([]string{c.Path + ".1", c.Path})
+	if err != nil || len(r.Faults) == 0 || r.Records != 5 || r.Head != head {
+		t.Errorf("cut: %+v, %v", r, err)
+	}
+	if err := os.Remove(c.Path); err != nil {
+		t.Fatal(err)
+	}
+	put(1)
+	if r, err := Verify([]string{c.Path}); err != nil || r.Records != 1 || r.Begins {
+		t.Errorf("removed: %+v, %v", r, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
