@@ -58,10 +58,12 @@ func (k *Kind) UnmarshalText(b []byte) error {
 
 // The credentials by which a caller was known.
 const (
-	CredentialNone      = "none" // it was refused, or the route asks for none
-	CredentialAnonymous = "anonymous"
-	CredentialKey       = "key"
-	CredentialInside    = "inside" // an item of a batch, whose batch was asked for with one
+	CredentialNone        = "none" // it was refused, or the route asks for none
+	CredentialAnonymous   = "anonymous"
+	CredentialKey         = "key"
+	CredentialToken       = "token"
+	CredentialCertificate = "certificate"
+	CredentialInside      = "inside" // an item of a batch, whose batch was asked for with one
 )
 
 // The outcomes of a request.

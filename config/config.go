@@ -37,7 +37,8 @@ type Config struct {
 	// Pools are the engines behind the gateway and how they are shared.
 	Pools []Pool `yaml:"pools"`
 
-	src *source
+	src  *source
+	file []identity.Key // of keys_file
 }
 
 // SetDefaults listens on the loopback only: who opens the gateway to a network
@@ -46,10 +47,14 @@ func (c *Config) SetDefaults() { c.Listen = "127.0.0.1:8080" }
 
 // Admin is the listener for operators.
 type Admin struct {
-	// Listen is the address of /healthz, /readyz, /metrics, /api and /debug, host:port. It asks for no key: keep it off networks that clients reach.
+	// Listen is the address of /healthz, /readyz, /metrics, /api and /debug, host:port.
 	Listen string `yaml:"listen"`
 	// TLS is how operators speak https to it; absent: they speak http. It has files of its own.
 	TLS *certs.Config `yaml:"tls,omitempty"`
+	// Keys of operators, scrapers and engines, without one of which the listener answers nothing but /healthz and /readyz. Absent: it asks for no key, which is an error unless it listens on this machine's loopback or open is true.
+	Keys []identity.AdminKey `yaml:"keys,omitempty"`
+	// Open is true where the listener asks for no key though others than this machine reach it. Whoever reaches it can drain pools and read memory, with prompts in it.
+	Open bool `yaml:"open,omitempty"`
 	// OTLPTraces is whether engines may export their spans to /v1/traces of this listener, which makes exact when they began a request. An engine on another machine has to reach it.
 	OTLPTraces bool `yaml:"otlp_traces"`
 }

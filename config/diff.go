@@ -30,6 +30,8 @@ var restarts = map[string]bool{
 	"tls":               true, // which files; what is in them is taken over when it changes
 	"admin.listen":      true,
 	"admin.tls":         true,
+	"admin.keys":        false,
+	"admin.open":        false,
 	"admin.otlp_traces": true, // the route and what pools remember
 
 	"limits.body_bytes":           false, // is read by each request
@@ -53,6 +55,10 @@ var restarts = map[string]bool{
 	"control":        true, // a life in the fleet has its name and lease for as long as it lasts
 
 	"keys":           false,
+	"keys_file":      false,
+	"issuers":        false,
+	"certificates":   false,
+	"rules":          false,
 	"anonymous":      false,
 	"service_tiers":  false,
 	"pools[].replan": true,  // the promises that were made are of its profiles
@@ -83,6 +89,7 @@ func Changes(old, new *Config) []Change {
 func walk(old, new *Config, found func(at spot, old, new string)) {
 	d := differ{found}
 	d.structure(spot{}, pair{reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem(), bothThere})
+	d.entries(spot{names: "keys_file", path: "keys_file", setting: "keys"}, pair{reflect.ValueOf(old.file), reflect.ValueOf(new.file), bothThere})
 }
 
 // differ walks two configurations together.
@@ -184,7 +191,7 @@ func (d *differ) value(at spot, p pair, optional bool) {
 func (d *differ) entries(at spot, p pair) {
 	was, is := entryNames(p.old), entryNames(p.new)
 	o, n := slices.Clone(was), slices.Clone(is)
-	if at.setting == "keys" { // the order of all others is a rank or decides a tie
+	if slices.Contains([]string{"keys", "admin.keys", "issuers"}, at.setting) { // the order of all others is a rank or decides a tie
 		slices.Sort(o)
 		slices.Sort(n)
 	}

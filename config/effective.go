@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"headgate/identity"
 )
 
 // Effective prints a valid configuration with every default filled in, as YAML
@@ -14,7 +16,7 @@ import (
 func Effective(c *Config) ([]byte, error) {
 	b, err := yaml.MarshalWithOptions(c.filled(),
 		yaml.IndentSequence(true),
-		yaml.CustomMarshaler(func(d time.Duration) ([]byte, error) { return []byte(formatDuration(d)), nil }),
+		yaml.CustomMarshaler(marshalDuration),
 		yaml.CustomMarshaler(func(b Bytes) ([]byte, error) { return []byte(b.String()), nil }),
 	)
 	if err != nil {
@@ -22,6 +24,8 @@ func Effective(c *Config) ([]byte, error) {
 	}
 	return b, nil
 }
+
+func marshalDuration(d time.Duration) ([]byte, error) { return []byte(formatDuration(d)), nil }
 
 // filled returns a copy in which what was left out is what it comes to.
 func (c *Config) filled() *Config {
@@ -43,10 +47,18 @@ func (c *Config) filled() *Config {
 			full.Pools[i].Control.Unit.KVTokens = c.Pools[i].unit()
 		}
 	}
-	full.Identity.Keys = slices.Clone(c.Identity.Keys)
-	for i := range full.Identity.Keys {
-		if k := &full.Identity.Keys[i]; k.Default == "" {
-			k.Default = k.Classes[0]
+	full.Identity.Keys, full.file = slices.Clone(c.Identity.Keys), slices.Clone(c.file)
+	for _, keys := range [][]identity.Key{full.Identity.Keys, full.file} {
+		for i := range keys {
+			if k := &keys[i]; k.Default == "" {
+				k.Default = k.Classes[0]
+			}
+		}
+	}
+	full.Identity.Rules = slices.Clone(c.Identity.Rules)
+	for i := range full.Identity.Rules {
+		if r := &full.Identity.Rules[i]; r.Default == "" {
+			r.Default = r.Classes[0]
 		}
 	}
 	if a := full.Identity.Anonymous; a != nil && a.Default == "" {

@@ -22,7 +22,7 @@ const (
 	maxNesting = 16
 )
 
-// Load reads and checks the file at path. Problems are sorted by line; with
+// Load reads and checks the file at path, and the file of keys that it names. Problems are sorted by line; with
 // any that is not a warning the Config is nil. The error is that the file
 // could not be read.
 func Load(path string) (*Config, []Problem, error) {
@@ -31,6 +31,16 @@ func Load(path string) (*Config, []Problem, error) {
 		return nil, nil, err
 	}
 	c, problems := Parse(path, data)
+	if c == nil || c.Identity.KeysFile == "" {
+		return c, problems, nil
+	}
+	more, err := c.readKeys()
+	if err != nil {
+		return nil, problems, err
+	}
+	if problems = append(problems, more...); Errors(problems) > 0 {
+		return nil, problems, nil
+	}
 	return c, problems, nil
 }
 

@@ -101,6 +101,8 @@ const (
 	sharePattern    = `^(0(\.[0-9]*)?|\.[0-9]+|1(\.0*)?|` + percentage + `)$`
 	namePattern     = `^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`
 	addressPattern  = `:(0|[1-9][0-9]{0,4})$`
+	momentPattern   = `^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$`
+	hashPattern     = `^sha256:[0-9A-Fa-f]{64}$`
 )
 
 // patterns are those of single fields.
@@ -118,7 +120,14 @@ var patterns = map[string]string{
 	"config.Hook.URL":            `^https?://[^/?#]`,
 	"config.Hook.KeyEnv":         `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Engine.APIKeyEnv":    `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
-	"identity.Key.Hash":          `^sha256:[0-9A-Fa-f]{64}$`,
+	"identity.Key.Hash":          hashPattern,
+	"identity.OldKey.Hash":       hashPattern,
+	"identity.AdminKey.Hash":     hashPattern,
+	"identity.Key.Expires":       momentPattern,
+	"identity.OldKey.Until":      momentPattern,
+	"identity.AdminKey.Expires":  momentPattern,
+	"identity.Rule.Tenant":       `^[A-Za-z0-9._-]*(\{[^{}]+\})?[A-Za-z0-9._-]*$`,
+	"identity.Issuer.JWKSURL":    `^https?://[^/?#]`,
 }
 
 // conditions are the rules between the keys of one struct that say that something is
@@ -127,7 +136,7 @@ var conditions = map[string][]*schema{
 	"config.Engine":  {requires("kind", KindOpenAI, "slots", "kv_tokens")},
 	"config.Control": {requires("store", StoreEtcd, "endpoints")},
 	"config.Class":   {requires("reclaim", ReclaimDeadline, "deadline"), requires("guarantee", GuaranteeWindow, "window")},
-	"config.Config":  {{AnyOf: []*schema{{Required: []string{"keys"}}, {Required: []string{"anonymous"}}}}},
+	"config.Config":  {{AnyOf: []*schema{{Required: []string{"keys"}}, {Required: []string{"keys_file"}}, {Required: []string{"rules"}}, {Required: []string{"anonymous"}}}}},
 }
 
 func requires(key, value string, others ...string) *schema {
@@ -143,9 +152,13 @@ estimates: {file: f}
 control: {store: etcd, endpoints: ["https://h:2379"], replica: r, replicas: 2, username: u, password_env: P, tls: {ca: a, cert: c, key: k}, forward: {address: "https://h:1", secret_env: S, ca: a}}
 batch: {dir: d}
 tls: {cert: c, key: k, client_ca: a, client_auth: require}
-admin: {tls: {cert: c, key: k, client_ca: a, client_auth: request}}
 audit: {file: f, source: s}
-keys: [{name: k, tenant: t, hash: "sha256:%064d", classes: [interactive, batch], default: batch}]
+keys: [{name: k, tenant: t, hash: "sha256:%064d", classes: [interactive, batch], default: batch, expires: "2027-01-31T00:00:00Z", models: {allow: [m], deny: [m]}, old: {hash: "sha256:0000000000000000000000000000000000000000000000000000000000000001", until: "2027-01-31T00:00:00Z"}}]
+keys_file: f
+admin: {tls: {cert: c, key: k, client_ca: a, client_auth: request}, keys: [{name: o, hash: "sha256:0000000000000000000000000000000000000000000000000000000000000002"}]}
+issuers: [{name: i, issuer: "https://h", jwks_url: "https://h", audiences: [a], algorithms: [RS256]}]
+certificates: {names: [uri]}
+rules: [{name: r, from: [i, certificate], subjects: [s], applications: [a], claims: [{name: c, any: [v]}], tenant: t, classes: [interactive, batch]}]
 anonymous: {classes: [interactive], default: interactive}
 service_tiers: {flex: batch, priority: interactive}
 pools:

@@ -34,6 +34,7 @@ func (c *Config) validate(l *list) {
 	c.Log.Validate(l.below("log"))
 	c.Journal.Validate(l.below("journal"))
 	c.Identity.Validate(l.bad)
+	c.Admin.validate(l)
 	c.OTLP.validate(l)
 	if c.Control != nil {
 		c.Control.validate(l)
@@ -120,6 +121,31 @@ func (c *Config) listeners(l *list) {
 		}
 		l.bad(path, c.Listen, "an address of its own: "+other+" has this one")
 	}
+}
+
+func (a *Admin) validate(l *list) {
+	identity.ValidateAdminKeys(a.Keys, l.below("admin"))
+	switch host, _, err := net.SplitHostPort(a.Listen); {
+	case a.Open && len(a.Keys) > 0:
+		l.bad("admin.open", true, "false with keys: a listener that asks for one is not open")
+	case err == nil && !identity.Loopback(host) && a.unasked():
+		l.bad("admin.listen", a.Listen, allowedAdmin)
+	}
+}
+
+// unasked tells whether the listener asks for no key without having been told to.
+func (a *Admin) unasked() bool { return len(a.Keys) == 0 && !a.Open }
+
+const allowedAdmin = "an address of the loopback, such as 127.0.0.1:9090, or any with admin.keys, or with admin.open: true if nobody but operators reaches it"
+
+// Exposed is an error if others than this machine reach the admin listener at an
+// address, and it would ask them for no key. Flags give addresses, and files that are
+// read again give keys.
+func (a *Admin) Exposed(listen string) error {
+	if host, _, err := net.SplitHostPort(listen); err == nil && !identity.Loopback(host) && a.unasked() {
+		return fmt.Errorf("admin listener: address %s: allowed is %s", listen, allowedAdmin)
+	}
+	return nil
 }
 
 func (o *OTLP) validate(l *list) {
@@ -441,18 +467,11 @@ func (a Amount) zero() bool {
 // classesExist checks the names by which keys, tiers and batches call classes, and
 // leaves out defaults of tiers and batches that there are not.
 func (c *Config) classesExist(l *list) {
-	var names []string
-	for _, p := range c.Pools {
-		for _, k := range p.Classes {
-			if !slices.Contains(names, k.Name) {
-				names = append(names, k.Name)
-			}
-		}
-	}
+	names := c.classes()
 	if len(names) == 0 {
 		return // which is reported, as the pools' fault
 	}
-	allowed := "a class of some pool: " + strings.Join(names, ", ")
+	allowed := allowedClass(names)
 	check := func(at string, classes []string) {
 		for i, name := range classes {
 			if !slices.Contains(names, name) {
@@ -462,6 +481,9 @@ func (c *Config) classesExist(l *list) {
 	}
 	for i, k := range c.Identity.Keys {
 		check(fmt.Sprintf("keys[%d]", i), k.Classes)
+	}
+	for i, r := range c.Identity.Rules {
+		check(fmt.Sprintf("rules[%d]", i), r.Classes)
 	}
 	if a := c.Identity.Anonymous; a != nil {
 		check("anonymous", a.Classes)
@@ -484,6 +506,20 @@ func (c *Config) classesExist(l *list) {
 		}
 	}
 }
+
+// classes are the names of all pools' classes.
+func (c *Config) classes() (names []string) {
+	for _, p := range c.Pools {
+		for _, k := range p.Classes {
+			if !slices.Contains(names, k.Name) {
+				names = append(names, k.Name)
+			}
+		}
+	}
+	return names
+}
+
+func allowedClass(names []string) string { return "a class of some pool: " + strings.Join(names, ", ") }
 
 // unique finds what is named twice.
 type unique map[string]string // name to the path of the first

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"headgate/admission"
+	"headgate/identity"
 	"headgate/relay"
 )
 
@@ -18,8 +20,8 @@ const tracesPath = "/v1/traces"
 
 // Admin returns the handler of the admin listener: health, metrics, what
 // became of recalls, what every pool, class and queue is doing, the operator's
-// switches, and where engines send spans to. It asks for no credential, so it belongs
-// on an address that clients do not reach.
+// switches, and where engines send spans to. Without operators in the configuration in
+// force it asks for no credential, so it belongs on an address that nobody else reaches.
 func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	mux := common(metrics, g.Ready, g.Problems)
 	mux.HandleFunc("GET /api/recalls", g.recalls)
@@ -42,7 +44,37 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	}
 	mux.HandleFunc("GET /debug/admission", g.debugAdmission)
 	mux.HandleFunc("GET /debug/engines", g.debugEngines)
-	return g.auditAdmin(mux)
+	return g.auditAdmin(guard(mux, func() *identity.Operators { return g.live().Operators }))
+}
+
+// operator is the key of a request's context under which the name of its operator is.
+type operator struct{}
+
+// heard is the key of where guard leaves that name for who stands before it.
+type heard struct{}
+
+// guard lets only operators pass, where there are any. Health is everybody's: a kubelet
+// or a balancer has no key.
+func guard(next http.Handler, operators func() *identity.Operators) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o := operators()
+		if o == nil || r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		name, err := o.Authorize(r)
+		if err != nil {
+			if err.Status == http.StatusUnauthorized {
+				w.Header().Set("Www-Authenticate", "Bearer")
+			}
+			http.Error(w, err.Message, err.Status)
+			return
+		}
+		if said, ok := r.Context().Value(heard{}).(*string); ok {
+			*said = name
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operator{}, name)))
+	})
 }
 
 // common is what every admin listener has: health, metrics and the profiler.

@@ -39,15 +39,16 @@ type Fleet struct {
 }
 
 // Admin returns the handler of the admin listener of a process that serves nobody: a
-// controller. It is ready while it can read the store.
-func (f *Fleet) Admin(metrics prometheus.Gatherer) http.Handler {
+// controller, for those operators that there are at the time. It is ready while it can
+// read the store.
+func (f *Fleet) Admin(metrics prometheus.Gatherer, operators func() *identity.Operators) http.Handler {
 	ready := func() error {
 		_, err := f.read(context.Background())
 		return err
 	}
 	mux := common(metrics, ready, func() []string { return nil })
 	f.routes(mux)
-	return mux
+	return guard(mux, operators)
 }
 
 func (f *Fleet) routes(mux *http.ServeMux) {

@@ -19,6 +19,7 @@ import (
 	"headgate/control"
 	"headgate/control/agent"
 	"headgate/control/store"
+	"headgate/identity"
 	"headgate/relay"
 )
 
@@ -171,7 +172,7 @@ func TestEvents(t *testing.T) {
 		}
 		return &store.State{Status: map[string][]byte{"main": published("main", 7, 1), "other": published("other", 2, 0)}}, nil
 	}, Pools: nil}
-	h := f.Admin(prometheus.NewRegistry())
+	h := f.Admin(prometheus.NewRegistry(), func() *identity.Operators { return nil })
 	get := func(path string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))

@@ -123,9 +123,18 @@ func ownJSON(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// actor is who asks for a change, by what he or a proxy says.
+// actor is who asks for a change: by the name of his key, and behind it by what he or a
+// proxy says.
 func actor(r *http.Request) string {
-	return clean(cmp.Or(r.Header.Get(headerActor), r.Header.Get(headerUser)), maxActor)
+	said := clean(cmp.Or(r.Header.Get(headerActor), r.Header.Get(headerUser)), maxActor)
+	name, ok := r.Context().Value(operator{}).(string)
+	switch {
+	case !ok:
+		return said
+	case said == "":
+		return name
+	}
+	return name + " for " + said
 }
 
 // object reads a body that is one JSON object of known fields.

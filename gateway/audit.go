@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -44,8 +45,13 @@ func (g *Gateway) audit(w *response, r *http.Request, rt *route, status int, fai
 	}
 	if p := a.principal; p != nil {
 		d.Principal, d.Tenant, d.Credential = p.Name, p.Tenant, audit.CredentialKey
-		if p.Anonymous {
+		switch {
+		case p.Anonymous:
 			d.Credential = audit.CredentialAnonymous
+		case p.ByCertificate:
+			d.Credential = audit.CredentialCertificate
+		case strings.Contains(p.Name, "/"): // behind which is a token's subject; no key is called so
+			d.Credential = audit.CredentialToken
 		}
 	}
 	if rt.name == routeNone {
@@ -122,8 +128,11 @@ func (g *Gateway) auditAdmin(next http.Handler) http.Handler {
 			io.Reader
 			io.Closer
 		}{io.TeeReader(body, &said), body} // whose handler bounds it
-		out := &statusWriter{ResponseWriter: w}
-		next.ServeHTTP(out, r)
+		out, name := &statusWriter{ResponseWriter: w}, ""
+		next.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), heard{}, &name)))
+		if name != "" {
+			r = r.WithContext(context.WithValue(r.Context(), operator{}, name))
+		}
 		g.cfg.Audit.Append(&audit.Record{
 			Kind: audit.Admin, Actor: actor(r), Remote: r.RemoteAddr, Method: clean(r.Method, 16), Path: clean(r.URL.Path, maxAuditPath),
 			Status: cmp.Or(out.status, http.StatusOK), Detail: clean(strings.TrimSpace(said.String()), maxAuditDetail),

@@ -111,7 +111,7 @@ func FuzzHandler(f *testing.F) {
 			return t, nil
 		},
 	})
-	auth, err := identity.New(testIdentity(f, false))
+	auth, err := identity.New(testIdentity(f, false), nil)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -49,7 +49,9 @@ type Limits struct {
 type Config struct {
 	Limits Limits
 	Auth   *identity.Authenticator
-	Pools  []*relay.Pool
+	// Operators may call the admin listener; nil: whoever reaches it may.
+	Operators *identity.Operators
+	Pools     []*relay.Pool
 	// Forward has requests that would have to wait here served by other replicas; nil:
 	// they wait.
 	Forward *Forwarding
@@ -110,7 +112,7 @@ func New(cfg Config) *Gateway {
 // live is the configuration in force.
 func (g *Gateway) live() *Config { return g.current.Load() }
 
-// Reconfigure has swap change the pools, and puts the callers, pools, and limits of
+// Reconfigure has swap change the pools, and puts the callers, operators, pools, and limits of
 // bodies and of clients that don't read of what it returns in force for every request
 // that comes from then on. The others of its fields are those that the gateway was
 // made with. A request that meets the change is judged when it is over.
@@ -118,7 +120,7 @@ func (g *Gateway) Reconfigure(swap func() Config) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	next, c := swap(), g.cfg
-	c.Auth, c.Pools = next.Auth, next.Pools
+	c.Auth, c.Operators, c.Pools = next.Auth, next.Operators, next.Pools
 	c.Limits.BodyBytes, c.Limits.BodyTimeout, c.Limits.ClientStall = next.Limits.BodyBytes, next.Limits.BodyTimeout, next.Limits.ClientStall
 	g.current.Store(&c)
 }
@@ -168,7 +170,7 @@ func (g *Gateway) Problems() (all []string) {
 	if problem := g.cfg.Audit.Problem(); problem != "" {
 		all = append(all, problem)
 	}
-	return all
+	return append(all, g.live().Auth.Problems()...)
 }
 
 // Drain refuses what comes and what waits, lets what runs finish until ctx ends,
@@ -241,11 +243,15 @@ func (g *Gateway) carry(w *response, r *http.Request, p *identity.Principal, req
 		if err == nil {
 			call := w.call(p, req, own)
 			call.Context = tokens
-			done, failure := g.forward(w, r, pool, call)
-			if done {
-				return failure
+			if !p.ByCertificate { // which would stay behind
+				done, failure := g.forward(w, r, pool, call)
+				if done {
+					return failure
+				}
 			}
-			err = pool.Serve(r.Context(), call, sink)
+			if err = pool.Serve(r.Context(), call, sink); err != nil && err.Code == wire.CodeModelNotFound {
+				err = w.cfg.noModel(p, req.Model)
+			}
 		}
 		if err == nil || w.started || g.draining.Load() ||
 			err.Code != wire.CodeDraining && err.Code != wire.CodeClassNotPermitted && err.Code != wire.CodeModelNotFound {
@@ -256,7 +262,7 @@ func (g *Gateway) carry(w *response, r *http.Request, p *identity.Principal, req
 			return err
 		}
 		w.cfg = now
-		if p, err = w.cfg.Auth.Authenticate(r.Header); err != nil {
+		if p, err = w.cfg.Auth.Authenticate(r); err != nil {
 			return err
 		}
 		w.audited.principal = p
@@ -273,7 +279,7 @@ func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req
 		return nil, err
 	}
 	w.class, w.stream, w.session = class, req.Stream, r.Header.Get(headerSession)
-	return w.pool(req.Model, class)
+	return w.pool(p, req.Model, class)
 }
 
 // call is the request as the relay knows it.
@@ -285,11 +291,18 @@ func (w *response) call(p *identity.Principal, req *wire.Request, own identity.L
 	}
 }
 
-// pool finds the pool that serves a model to a class.
-func (w *response) pool(model, class string) (*relay.Pool, *wire.Error) {
+// pool finds the pool that serves a model to a class, if the principal may use it.
+func (w *response) pool(p *identity.Principal, model, class string) (*relay.Pool, *wire.Error) {
+	if !p.MayUse(model) {
+		return nil, w.cfg.noModel(p, model)
+	}
 	pool, err := relay.Choose(w.cfg.Pools, model, class)
-	if err != nil && err.Code == wire.CodeClassNotPermitted {
+	switch {
+	case err == nil:
+	case err.Code == wire.CodeClassNotPermitted:
 		err.Param = identity.ClassHeader
+	case err.Code == wire.CodeModelNotFound:
+		err = w.cfg.noModel(p, model)
 	}
 	return pool, err
 }

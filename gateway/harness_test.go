@@ -48,7 +48,8 @@ type setup struct {
 	wait      time.Duration
 	models    []string
 	noEngine  bool
-	anonymous bool                // and no keys
+	anonymous bool // and no keys
+	callers   func(*identity.Config)
 	reclaim   bool                // loans are ended at once
 	observe   bool                // the pool does
 	replan    *relay.Replan       // of the pool
@@ -195,7 +196,10 @@ func newRig(t testing.TB, s setup) *rig {
 	if s.slo {
 		callers.Keys[0].SLOHeaders, callers.Keys[0].SLOMin = true, identity.SLOMin{TTFT: 100 * time.Millisecond}
 	}
-	auth, err := identity.New(callers)
+	if s.callers != nil {
+		s.callers(&callers)
+	}
+	auth, err := identity.New(callers, claimed{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 
 	"headgate/identity"
@@ -10,9 +11,11 @@ import (
 	"headgate/wire"
 )
 
-// list is what /v1/models shows: each model once, with the tightest context of
-// the pools that serve it.
-func (c *Config) list() []relay.Model { return relay.AllModels(c.Pools) }
+// list is what /v1/models shows: each model that the principal may use once, with the
+// tightest context of the pools that serve it.
+func (c *Config) list(p *identity.Principal) []relay.Model {
+	return slices.DeleteFunc(relay.AllModels(c.Pools), func(m relay.Model) bool { return !p.MayUse(m.ID) })
+}
 
 type modelJSON struct {
 	ID      string `json:"id"`
@@ -30,28 +33,36 @@ func modelView(m relay.Model) modelJSON {
 	return modelJSON{ID: m.ID, Object: "model", OwnedBy: "headgate", MaxModelLen: m.MaxContext, Headgate: profilesView(&m)}
 }
 
-func (g *Gateway) models(w *response, _ *http.Request, _ *identity.Principal) *wire.Error {
+func (g *Gateway) models(w *response, _ *http.Request, p *identity.Principal) *wire.Error {
 	list := struct {
 		Object string      `json:"object"`
 		Data   []modelJSON `json:"data"`
 	}{"list", []modelJSON{}}
-	for _, m := range w.cfg.list() {
+	for _, m := range w.cfg.list(p) {
 		list.Data = append(list.Data, modelView(m))
 	}
 	return w.json(list)
 }
 
-func (g *Gateway) model(w *response, r *http.Request, _ *identity.Principal) *wire.Error {
+func (g *Gateway) model(w *response, r *http.Request, p *identity.Principal) *wire.Error {
 	id := strings.TrimPrefix(r.URL.Path, modelPrefix)
-	for _, m := range w.cfg.list() {
+	for _, m := range w.cfg.list(p) {
 		if m.ID == id {
 			return w.json(modelView(m))
 		}
 	}
-	return w.cfg.noModel(id)
+	return w.cfg.noModel(p, id)
 }
 
-func (c *Config) noModel(id string) *wire.Error { return relay.NoModel(c.Pools, id) }
+// noModel is the error for a model that there is not for the principal. It names those
+// that there are, and no others.
+func (c *Config) noModel(p *identity.Principal, id string) *wire.Error {
+	var names []string
+	for _, m := range c.list(p) {
+		names = append(names, m.ID)
+	}
+	return wire.ModelNotFound(id, names)
+}
 
 func (w *response) json(v any) *wire.Error {
 	body, err := json.Marshal(v)

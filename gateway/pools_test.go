@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"headgate/identity"
 	"headgate/relay"
 	"headgate/wire"
 )
@@ -34,7 +35,7 @@ func TestPoolOfAModel(t *testing.T) {
 		{"llama-3-8b", "interactive", "", wire.CodeClassNotPermitted},
 	} {
 		name, code := "", ""
-		if p, err := (&response{cfg: g.live()}).pool(tt.model, tt.class); err != nil {
+		if p, err := (&response{cfg: g.live()}).pool(&identity.Principal{}, tt.model, tt.class); err != nil {
 			code = err.Code
 		} else {
 			name = p.Name()

@@ -153,7 +153,7 @@ func (g *Gateway) authenticated(w *response, r *http.Request, rt *route) (err *w
 			err = wire.Internal()
 		}
 	}()
-	p, err := w.cfg.Auth.Authenticate(r.Header)
+	p, err := w.cfg.Auth.Authenticate(r)
 	if err != nil {
 		return err
 	}

@@ -367,7 +367,7 @@ func startGateway(b *testing.B, target string) string {
 			return t, nil
 		},
 	})
-	auth, err := identity.New(identity.Config{Anonymous: &identity.Anonymous{Tenant: "all", Classes: []string{"interactive"}}})
+	auth, err := identity.New(identity.Config{Anonymous: &identity.Anonymous{Tenant: "all", Classes: []string{"interactive"}}}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

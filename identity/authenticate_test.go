@@ -38,7 +38,7 @@ func testConfig(t testing.TB) Config {
 
 func authenticator(t testing.TB, c Config) *Authenticator {
 	t.Helper()
-	a, err := New(c)
+	a, err := New(c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +52,9 @@ func header(kv ...string) http.Header {
 	}
 	return h
 }
+
+// asked is a request with a header.
+func asked(h http.Header) *http.Request { return &http.Request{Header: h} }
 
 func TestAuthenticate(t *testing.T) {
 	open := testConfig(t)
@@ -88,7 +91,7 @@ func TestAuthenticate(t *testing.T) {
 		{"no keys at all: none", only, header(), "anonymous"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p, err := authenticator(t, tt.cfg).Authenticate(tt.h)
+			p, err := authenticator(t, tt.cfg).Authenticate(asked(tt.h))
 			if err == nil {
 				if p.Name != tt.want {
 					t.Fatalf("want %s, got principal %s", tt.want, p.Name)
@@ -118,9 +121,9 @@ func TestAnonymousIsOnePrincipal(t *testing.T) {
 	c := testConfig(t)
 	c.Anonymous = &Anonymous{Tenant: "anonymous", Classes: []string{"batch"}}
 	a := authenticator(t, c)
-	first, _ := a.Authenticate(header())
+	first, _ := a.Authenticate(asked(header()))
 	for i := range 100 {
-		p, err := a.Authenticate(header("X-Forwarded-For", fmt.Sprint(i), "User-Agent", fmt.Sprint(i)))
+		p, err := a.Authenticate(asked(header("X-Forwarded-For", fmt.Sprint(i), "User-Agent", fmt.Sprint(i))))
 		if err != nil || p != first || !p.Anonymous {
 			t.Fatalf("want the one anonymous principal, got %v, %v", p, err)
 		}
@@ -136,8 +139,8 @@ func TestAnonymousIsOnePrincipal(t *testing.T) {
 
 func TestClass(t *testing.T) {
 	a := authenticator(t, testConfig(t))
-	alice, _ := a.Authenticate(header("x-api-key", aliceKey))
-	bob, _ := a.Authenticate(header("x-api-key", bobKey))
+	alice, _ := a.Authenticate(asked(header("x-api-key", aliceKey)))
+	bob, _ := a.Authenticate(asked(header("x-api-key", bobKey)))
 	tierOnly := *alice
 	tierOnly.ByHeader = false
 	narrow := *alice
@@ -221,20 +224,20 @@ func TestValidate(t *testing.T) {
 	if strings.Contains(fmt.Sprint(got), raw) {
 		t.Error("a key pasted in place of its hash is repeated in the message")
 	}
-	if _, err := New(c); err == nil {
+	if _, err := New(c, nil); err == nil {
 		t.Error("New accepts what Validate refuses")
 	}
-	if _, err := New(Config{Tiers: Tiers{Flex: "a", Priority: "b"}}); err == nil || !strings.Contains(err.Error(), "nobody may call") {
+	if _, err := New(Config{Tiers: Tiers{Flex: "a", Priority: "b"}}, nil); err == nil || !strings.Contains(err.Error(), "nobody may call") {
 		t.Errorf("nobody may call: got %v", err)
 	}
 }
 
 func BenchmarkAuthenticate(b *testing.B) {
 	a := authenticator(b, testConfig(b))
-	h := header("Authorization", "Bearer "+aliceKey)
+	r := asked(header("Authorization", "Bearer "+aliceKey))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := a.Authenticate(h); err != nil {
+		if _, err := a.Authenticate(r); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -22,6 +22,20 @@
 // digest of the right key. Alternatives: comparing with every stored key in
 // constant time costs more with each key and hides nothing further.
 //
+// # Tokens and certificates
+//
+// A token of an issuer, or a certificate that the listener has verified, says who
+// somebody is; what he may do is said by the operator's rules alone, of which the first
+// that fits decides and without which there is no access. A rule names whom it believes
+// (from), so that no issuer can speak for another's subjects. How a token is verified is
+// in package token; what is verified is kept by its digest, in a bounded cache, until it
+// expires or its issuer's keys change. Of two credentials neither is preferred: a proxy
+// with a certificate would else lend its name to everybody behind it, or lose it.
+//
+// Names that claims give to tenants are bounded in number and in form, and are in no
+// metric. Operators of the admin listener have keys of their own: a client's key that
+// leaks opens nothing there.
+//
 // # Classes
 //
 // The class of a request is its key's default, unless the key may choose and

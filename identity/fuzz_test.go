@@ -21,7 +21,7 @@ func FuzzAuthenticate(f *testing.F) {
 		if apiKey != "" {
 			h.Set("X-Api-Key", apiKey)
 		}
-		p, err := a.Authenticate(h)
+		p, err := a.Authenticate(asked(h))
 		if err != nil {
 			for _, sent := range []string{authorization, apiKey} {
 				if len(sent) > 60 && strings.Contains(err.Message, sent) {

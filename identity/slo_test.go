@@ -82,9 +82,9 @@ func TestValidateLimits(t *testing.T) {
 	}
 	c.Keys[0].SLOMin, c.Keys[1].SLOMin = SLOMin{TTFT: time.Second}, SLOMin{}
 	a := authenticator(t, c)
-	alice, _ := a.Authenticate(header("x-api-key", aliceKey))
-	bob, _ := a.Authenticate(header("x-api-key", bobKey))
-	anonymous, _ := a.Authenticate(header())
+	alice, _ := a.Authenticate(asked(header("x-api-key", aliceKey)))
+	bob, _ := a.Authenticate(asked(header("x-api-key", bobKey)))
+	anonymous, _ := a.Authenticate(asked(header()))
 	if !alice.SLOHeaders || alice.SLOMin.TTFT != time.Second || bob.SLOHeaders || !anonymous.SLOHeaders || anonymous.SLOMin.TPOT != time.Millisecond {
 		t.Errorf("alice %+v, bob %+v, anonymous %+v", alice, bob, anonymous)
 	}

@@ -67,6 +67,8 @@ func TestRefusals(t *testing.T) {
 		{BodyTooSlow(3 * time.Second), []string{"3s"}},
 		{Unauthorized(), []string{"API key"}},
 		{ClassNotPermitted("x", []string{"a", "b"}), []string{`"x"`, "a, b"}},
+		{NewError(CodeAccessDenied, "rule %s", "r"), []string{"r"}},
+		{NewError(CodeIdentityUnavailable, "issuer %s", "i"), []string{"i"}},
 		{ModelNotFound("x", []string{"a", "b"}), []string{`"x"`, "a, b"}},
 		{RouteNotFound("/x"), []string{`"/x"`}},
 		{MethodNotAllowed("PUT", "/x", "GET", "POST"), []string{"PUT", "/x", "GET, POST"}},

@@ -11,38 +11,40 @@ import (
 // The codes of every error that the gateway answers with. Clients may rely on
 // them, so they never change their meaning.
 const (
-	CodeInvalidJSON        = "invalid_json"
-	CodeInvalidField       = "invalid_field"
-	CodeMissingField       = "missing_field"
-	CodeBodyTooLarge       = "body_too_large"
-	CodeBodyTooSlow        = "body_too_slow"
-	CodeUnauthorized       = "unauthorized"
-	CodeClassNotPermitted  = "class_not_permitted"
-	CodeModelNotFound      = "model_not_found"
-	CodeRouteNotFound      = "route_not_found"
-	CodeMethodNotAllowed   = "method_not_allowed"
-	CodeContextLength      = "context_length_exceeded"
-	CodeExceedsCapacity    = "exceeds_capacity"
-	CodeQueueFull          = "queue_full"
-	CodeTenantQueueFull    = "tenant_queue_full"
-	CodeQueueTimeout       = "queue_timeout"
-	CodeLoanEnded          = "loan_ended"
-	CodeDraining           = "draining"
-	CodeEngineRefused      = "engine_refused"
-	CodeEngineBusy         = "engine_busy"
-	CodeEngineLoading      = "engine_loading"
-	CodeEngineUnavailable  = "engine_unavailable"
-	CodeUpstreamError      = "upstream_error"
-	CodeUpstreamTimeout    = "upstream_timeout"
-	CodeUpstreamTorn       = "upstream_torn"
-	CodeFileNotFound       = "file_not_found"
-	CodeBatchNotFound      = "batch_not_found"
-	CodeWrongState         = "wrong_state"
-	CodeBadRange           = "range_not_satisfiable"
-	CodeStorageFull        = "storage_full"
-	CodeStorageUnavailable = "storage_unavailable"
-	CodeClientClosed       = "client_closed"
-	CodeInternal           = "internal"
+	CodeInvalidJSON         = "invalid_json"
+	CodeInvalidField        = "invalid_field"
+	CodeMissingField        = "missing_field"
+	CodeBodyTooLarge        = "body_too_large"
+	CodeBodyTooSlow         = "body_too_slow"
+	CodeUnauthorized        = "unauthorized"
+	CodeAccessDenied        = "access_denied"
+	CodeClassNotPermitted   = "class_not_permitted"
+	CodeModelNotFound       = "model_not_found"
+	CodeRouteNotFound       = "route_not_found"
+	CodeMethodNotAllowed    = "method_not_allowed"
+	CodeContextLength       = "context_length_exceeded"
+	CodeExceedsCapacity     = "exceeds_capacity"
+	CodeQueueFull           = "queue_full"
+	CodeTenantQueueFull     = "tenant_queue_full"
+	CodeQueueTimeout        = "queue_timeout"
+	CodeLoanEnded           = "loan_ended"
+	CodeDraining            = "draining"
+	CodeEngineRefused       = "engine_refused"
+	CodeEngineBusy          = "engine_busy"
+	CodeEngineLoading       = "engine_loading"
+	CodeEngineUnavailable   = "engine_unavailable"
+	CodeUpstreamError       = "upstream_error"
+	CodeUpstreamTimeout     = "upstream_timeout"
+	CodeUpstreamTorn        = "upstream_torn"
+	CodeFileNotFound        = "file_not_found"
+	CodeBatchNotFound       = "batch_not_found"
+	CodeWrongState          = "wrong_state"
+	CodeBadRange            = "range_not_satisfiable"
+	CodeStorageFull         = "storage_full"
+	CodeStorageUnavailable  = "storage_unavailable"
+	CodeIdentityUnavailable = "identity_unavailable"
+	CodeClientClosed        = "client_closed"
+	CodeInternal            = "internal"
 )
 
 // StatusClientClosed is what logs and metrics show for a request whose client
@@ -78,9 +80,10 @@ var table = []Row{
 	{CodeMissingField, http.StatusBadRequest, typeRequest, false, "a required field is missing or null; `param` names it"},
 	{CodeContextLength, http.StatusBadRequest, typeRequest, false, "prompt and output need more tokens than the model's context has; the message gives both numbers. Also where the engine says so itself"},
 	{CodeEngineRefused, http.StatusBadRequest, typeRequest, false, "the engine refused the request; message and `param` are the engine's, and so is `code` where it gives one. 404, 413 and 422 of an engine keep their status"},
-	{CodeUnauthorized, http.StatusUnauthorized, typeAuth, false, "no API key, or one that is not known"},
+	{CodeUnauthorized, http.StatusUnauthorized, typeAuth, false, "no API key or token, or one that is not good; the message says what is wrong with it"},
+	{CodeAccessDenied, http.StatusForbidden, typePerm, false, "the credential is good, and no rule of the gateway admits its subject, or its role is for something else"},
 	{CodeClassNotPermitted, http.StatusForbidden, typePerm, false, "the key may not use the class that was asked for"},
-	{CodeModelNotFound, http.StatusNotFound, typeRequest, false, "no pool serves the model"},
+	{CodeModelNotFound, http.StatusNotFound, typeRequest, false, "no pool serves the model to the caller"},
 	{CodeRouteNotFound, http.StatusNotFound, typeRequest, false, "the path is not one that the gateway serves"},
 	{CodeFileNotFound, http.StatusNotFound, typeRequest, false, "the caller has no such file"},
 	{CodeBatchNotFound, http.StatusNotFound, typeRequest, false, "the caller has no such batch"},
@@ -102,6 +105,7 @@ var table = []Row{
 	{CodeDraining, http.StatusServiceUnavailable, typeServer, false, "the gateway is shutting down; another replica may answer at once"},
 	{CodeEngineLoading, http.StatusServiceUnavailable, typeServer, true, "the engine is loading its model"},
 	{CodeEngineUnavailable, http.StatusServiceUnavailable, typeServer, true, "no engine of the pool answers"},
+	{CodeIdentityUnavailable, http.StatusServiceUnavailable, typeServer, true, "the keys of the token's issuer can't be fetched, so nobody can tell whether the token is good"},
 	{CodeStorageUnavailable, http.StatusServiceUnavailable, typeServer, false, "files and batches can't be read or written at this moment"},
 	{CodeUpstreamTimeout, http.StatusGatewayTimeout, typeServer, false, "the engine sent nothing for longer than the header or idle timeout"},
 	{CodeStorageFull, http.StatusInsufficientStorage, typeServer, false, "there is no room left for files and batches"},

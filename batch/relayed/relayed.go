@@ -15,13 +15,20 @@ import (
 	"headgate/wire/responses"
 )
 
+// Permit tells whether who made a batch may use a model now; known is false if he is
+// not configured at this moment.
+type Permit func(key, model string) (may, known bool)
+
 // Runner is a batch.Runner over the pools that there are at the moment.
-type Runner struct{ pools func() []*relay.Pool }
+type Runner struct {
+	pools  func() []*relay.Pool
+	permit Permit
+}
 
 var _ batch.Runner = (*Runner)(nil)
 
-// New returns a Runner.
-func New(pools func() []*relay.Pool) *Runner { return &Runner{pools} }
+// New returns a Runner. Without a permit everything is permitted.
+func New(pools func() []*relay.Pool, permit Permit) *Runner { return &Runner{pools, permit} }
 
 // Run implements batch.Runner.
 func (r *Runner) Run(ctx context.Context, j *batch.Job) (*batch.Answer, error) {
@@ -47,6 +54,16 @@ func (r *Runner) Run(ctx context.Context, j *batch.Job) (*batch.Answer, error) {
 }
 
 func (r *Runner) serve(ctx context.Context, j *batch.Job, req *wire.Request, s *sink, now time.Time) *wire.Error {
+	if r.permit != nil {
+		switch may, known := r.permit(j.Key, req.Model); {
+		case !known:
+			// It may be on its way here: another replica has had it, or the file is written
+			// anew. Else the batch lapses.
+			return wire.NewError(wire.CodeIdentityUnavailable, "the key or rule %s that made the batch is not configured here", j.Key)
+		case !may:
+			return wire.ModelNotFound(req.Model, nil)
+		}
+	}
 	pool, err := relay.Choose(r.pools(), req.Model, j.Class)
 	if err != nil {
 		return err
@@ -114,7 +131,7 @@ func failed(i item, s *sink, err *wire.Error) *batch.Answer {
 	a := &batch.Answer{Status: err.Status, Body: err.JSON(), Loan: s.loan, Output: s.output, RetryAfter: err.Retry}
 	switch err.Code {
 	case wire.CodeQueueFull, wire.CodeTenantQueueFull, wire.CodeQueueTimeout, wire.CodeDraining,
-		wire.CodeEngineBusy, wire.CodeEngineLoading, wire.CodeEngineUnavailable:
+		wire.CodeEngineBusy, wire.CodeEngineLoading, wire.CodeEngineUnavailable, wire.CodeIdentityUnavailable:
 		// Nothing of it ran, and another one would have fared the same.
 		a.Retry, a.Refused = true, true
 	case wire.CodeUpstreamError, wire.CodeUpstreamTorn, wire.CodeUpstreamTimeout, wire.CodeLoanEnded, wire.CodeInternal:

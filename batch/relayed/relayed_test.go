@@ -89,7 +89,7 @@ func newRig(t *testing.T, depth int) *rig {
 			return table, nil
 		},
 	})
-	r.Runner = relayed.New(func() []*relay.Pool { return []*relay.Pool{r.pool} })
+	r.Runner = relayed.New(func() []*relay.Pool { return []*relay.Pool{r.pool} }, permit)
 	go func() { defer close(followed); r.pool.Run(ctx) }()
 	t.Cleanup(func() {
 		drain, cancel := context.WithCancel(context.Background())
@@ -117,6 +117,9 @@ func (r *rig) run(j *batch.Job) *batch.Answer {
 	}
 	return a
 }
+
+// permit is what everybody may use: all but what stranger asks for, and the model barred.
+func permit(key, model string) (may, known bool) { return model != "barred", key != "stranger" }
 
 const (
 	chat        = "/v1/chat/completions"
@@ -175,6 +178,8 @@ func TestErrors(t *testing.T) {
 		}
 		other := job(chat, chatBody(""))
 		other.Class = "elsewhere"
+		stranger := job(chat, chatBody(""))
+		stranger.Key = "stranger"
 		for _, c := range []struct {
 			what string
 			job  *batch.Job
@@ -186,6 +191,8 @@ func TestErrors(t *testing.T) {
 			{"a response's", job(toResponses, `{"model":"test-model","input":"x","previous_response_id":"resp_x"}`), said{400, "invalid_field", false, false}},
 			{"endpoint", job("/v1/models", `{}`), said{404, "route_not_found", false, false}},
 			{"model", job(chat, strings.Replace(chatBody(""), "test-model", "another", 1)), said{404, "model_not_found", false, false}},
+			{"a model that may not be used", job(chat, strings.Replace(chatBody(""), "test-model", "barred", 1)), said{404, "model_not_found", false, false}},
+			{"a key that is not configured", stranger, said{503, "identity_unavailable", true, true}},
 			{"class", other, said{403, "class_not_permitted", false, false}},
 			{"too long", job(chat, strings.Replace(chatBody(""), "hello", strings.Repeat("hello ", 100_000), 1)), said{400, "context_length_exceeded", false, false}},
 		} {

@@ -31,7 +31,7 @@ type batches struct {
 }
 
 // openBatches opens the storage. Nothing is worked at yet.
-func openBatches(c *config.Batch, pools func() []*relay.Pool, log *slog.Logger, reg prometheus.Registerer) (*batches, error) {
+func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Permit, log *slog.Logger, reg prometheus.Registerer) (*batches, error) {
 	contents, err := files.New(filepath.Join(c.Dir, "files"))
 	if err != nil {
 		return nil, fmt.Errorf("batch.dir: %w", err)
@@ -42,7 +42,7 @@ func openBatches(c *config.Batch, pools func() []*relay.Pool, log *slog.Logger, 
 	}
 	b := &batches{store: store, ended: make(chan struct{})}
 	wc := batch.Default()
-	wc.Store, wc.Files, wc.Runner, wc.Log, wc.Metrics, wc.Name = store, contents, relayed.New(pools), log, batch.NewMetrics(reg), rand.Text()
+	wc.Store, wc.Files, wc.Runner, wc.Log, wc.Metrics, wc.Name = store, contents, relayed.New(pools, permit), log, batch.NewMetrics(reg), rand.Text()
 	wc.Pace.Concurrency, wc.Pace.Ahead, wc.Lease = c.Concurrency, c.Ahead, c.Lease
 	wc.CheckpointTokens, wc.CheckpointEvery = c.CheckpointTokens, c.CheckpointEvery
 	wc.Attempts, wc.Backoff, wc.MaxBackoff = c.Attempts, c.Backoff, c.MaxBackoff

@@ -18,7 +18,8 @@ func controlCommand() *cobra.Command {
 }
 
 func controlForgetCommand() *cobra.Command {
-	var admin, reason string
+	var admin adminClient
+	var reason string
 	cmd := &cobra.Command{
 		Use: "forget REPLICA", Short: "Let go of what is kept for a replica that will not come back", Args: cobra.ExactArgs(1),
 		Long: `Let go of the survival floor that is kept for a replica without a lease: it may
@@ -33,7 +34,7 @@ written to the journal of the replica that leads.`,
 			if err != nil {
 				return err
 			}
-			if _, err := askAdmin(admin, http.MethodPost, "/api/fleet/forget", body); err != nil {
+			if _, err := admin.askFleet(http.MethodPost, "/api/fleet/forget", body); err != nil {
 				return fmt.Errorf("replica %s is not forgotten: %w", args[0], err)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "replica %s is forgotten\n", args[0])
@@ -41,7 +42,7 @@ written to the journal of the replica that leads.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&admin, "admin", "http://127.0.0.1:9090", "URL of the leader's admin listener")
+	admin.flags(f, "URL of the leader's admin listener")
 	f.StringVar(&reason, "reason", "", "for the record")
 	return cmd
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"headgate/config"
+	"headgate/identity"
 	"headgate/relay"
 	"headgate/telemetry"
 )
@@ -30,7 +31,7 @@ func controllerCommand() *cobra.Command {
 replicas, by the configuration file that they have. Replicas with campaign: true
 do the same beside serving, so that most fleets need none; of several that campaign
 one leads and the others wait. It serves no clients and asks no engine.
-What it takes over of a file that changes are pools.`,
+What it takes over of a file that changes are pools and admin.keys.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
@@ -47,7 +48,7 @@ What it takes over of a file that changes are pools.`,
 			}
 			c.load = func() (*config.Config, []config.Problem, error) { return config.Load(file) }
 			if look {
-				c.file = file
+				c.look = func() ([]byte, error) { return readFiles(file) }
 			}
 			return c.run(ctx)
 		},
@@ -63,10 +64,11 @@ What it takes over of a file that changes are pools.`,
 // controller leads a fleet from outside of it.
 type controller struct {
 	load    loader
-	file    string // that is watched; "": none
+	look    look // at what is watched; nil: nothing is
 	log     *slog.Logger
 	level   slog.LevelVar
 	config  atomic.Pointer[config.Config]
+	admins  atomic.Pointer[identity.Operators] // nil: nobody is asked who he is
 	reloads *reloads
 	fleet   *fleet
 	admin   net.Listener
@@ -81,6 +83,9 @@ func newController(cfg *config.Config, logTo io.Writer) (*controller, error) {
 	case cfg.Control.Store == config.StoreMemory:
 		return nil, errors.New("control.store is memory, which no replica sees from outside: a controller needs etcd")
 	}
+	if err := cfg.Admin.Exposed(cfg.Admin.Listen); err != nil {
+		return nil, err
+	}
 	c := &controller{}
 	c.config.Store(cfg)
 	var err error
@@ -92,9 +97,10 @@ func newController(cfg *config.Config, logTo io.Writer) (*controller, error) {
 	if c.fleet, err = newFleet(cfg.Control, reg, c.log); err != nil {
 		return nil, err
 	}
+	c.admins.Store(identity.NewOperators(cfg.Admin.Keys))
 	c.fleet.lead("controller "+c.fleet.id.Replica, c.config.Load)
 	view := c.fleet.view(&shared{start: time.Now()}, func() []*relay.Pool { return nil })
-	c.web = adminServer(view.Admin(reg), cfg, c.log)
+	c.web = adminServer(view.Admin(reg, c.admins.Load), cfg, c.log)
 	only := *cfg
 	only.TLS = nil // it has no clients
 	if c.certs, err = openCertificates(&only, c.log, reg); err != nil {
@@ -121,7 +127,7 @@ func (c *controller) run(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		watch(watching, c.file, func() {
+		watch(watching, c.look, func() {
 			c.certs.reload()
 			c.reloads.reread(c.log, c.load, c.take, nil)
 		})
@@ -151,8 +157,12 @@ func (c *controller) take(cfg *config.Config) ([]config.Change, error) {
 	if err := underControl(cfg); err != nil {
 		return nil, err
 	}
+	if err := cfg.Admin.Exposed(cfg.Admin.Listen); err != nil {
+		return nil, err
+	}
 	c.level.Set(cfg.Log.Severity())
 	c.config.Store(cfg)
+	c.admins.Store(identity.NewOperators(cfg.Admin.Keys))
 	c.fleet.changed(cfg)
 	tellChanges(c.log, changes)
 	return changes, nil

@@ -23,7 +23,8 @@ import (
 const followEvery = time.Second
 
 func eventsCommand() *cobra.Command {
-	var admin, output string
+	var admin adminClient
+	var output string
 	var n int
 	var follow bool
 	cmd := &cobra.Command{
@@ -43,9 +44,9 @@ the last 64 events of each pool, and a new leader begins with none.`,
 			if follow {
 				ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 				defer stop()
-				return followEvents(ctx, cmd.OutOrStdout(), admin, output, n)
+				return followEvents(ctx, cmd.OutOrStdout(), &admin, output, n)
 			}
-			body, events, err := readEvents(admin, n)
+			body, events, err := readEvents(&admin, n)
 			if err != nil {
 				return err
 			}
@@ -58,15 +59,15 @@ the last 64 events of each pool, and a new leader begins with none.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&admin, "admin", "http://127.0.0.1:9090", adminHelp)
+	admin.flags(f, adminHelp)
 	f.IntVarP(&n, "number", "n", 50, "how many, at most")
 	f.BoolVarP(&follow, "follow", "f", false, "print what comes, oldest first, until it is interrupted; json is one object a line")
 	f.StringVar(&output, "output", "table", "table or json")
 	return cmd
 }
 
-func readEvents(admin string, n int) (body []byte, events []agent.Event, err error) {
-	if body, err = askAdmin(admin, http.MethodGet, fmt.Sprintf("/api/events?n=%d", n), nil); err == nil {
+func readEvents(admin *adminClient, n int) (body []byte, events []agent.Event, err error) {
+	if body, err = admin.askFleet(http.MethodGet, fmt.Sprintf("/api/events?n=%d", n), nil); err == nil {
 		err = json.Unmarshal(body, &events)
 	}
 	if err != nil {
@@ -85,7 +86,7 @@ type stage struct {
 
 // followEvents prints the last n stages and those that come, until ctx is over or the
 // listener is gone.
-func followEvents(ctx context.Context, w io.Writer, admin, output string, n int) error {
+func followEvents(ctx context.Context, w io.Writer, admin *adminClient, output string, n int) error {
 	seen := map[stage]bool{}
 	for first := true; ; first = false {
 		_, events, err := readEvents(admin, gateway.MaxEvents)

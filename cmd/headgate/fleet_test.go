@@ -229,7 +229,7 @@ func TestFollowEvents(t *testing.T) {
 	}))
 	defer s.Close()
 	var out bytes.Buffer
-	err := followEvents(t.Context(), &out, s.URL, "json", 2)
+	err := followEvents(t.Context(), &out, &adminClient{url: s.URL}, "json", 2)
 	if err == nil || !strings.Contains(err.Error(), "no events: status 503: over") {
 		t.Error(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -31,7 +30,8 @@ func checkOutput(output string) error {
 const adminHelp = "URL of the admin listener of a replica or a controller"
 
 func grantsCommand() *cobra.Command {
-	var admin, pool, output string
+	var admin adminClient
+	var pool, output string
 	cmd := &cobra.Command{
 		Use: "grants", Short: "Print who has what of a fleet's engines", Args: cobra.NoArgs,
 		Long: `Print what the fleet's leader has granted, as any replica or controller reads it
@@ -53,7 +53,7 @@ Of a class at a replica:
 			if err := checkOutput(output); err != nil {
 				return err
 			}
-			body, err := askAdmin(admin, http.MethodGet, "/api/grants", nil)
+			body, err := admin.askFleet(http.MethodGet, "/api/grants", nil)
 			if err != nil {
 				return fmt.Errorf("no grants: %w", err)
 			}
@@ -78,7 +78,7 @@ Of a class at a replica:
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&admin, "admin", "http://127.0.0.1:9090", adminHelp)
+	admin.flags(f, adminHelp)
 	f.StringVar(&pool, "pool", "", "only this pool")
 	f.StringVar(&output, "output", "table", "table or json")
 	return cmd
@@ -237,34 +237,4 @@ func printEvents(w io.Writer, events []agent.Event, header bool) {
 			e.Since.Round(100*time.Microsecond), e.To, cmp.Or(e.Class, "-"), cmp.Or(strings.Join(e.From, ", "), "-"), pair(e.Want))
 	}
 	_ = t.Flush() // the writer's own error is the command's
-}
-
-// maxAnswerAdmin bounds what is read of an admin listener, in bytes.
-const maxAnswerAdmin = 64 << 20
-
-// askAdmin asks an admin listener once.
-func askAdmin(admin, method, path string, body []byte) ([]byte, error) {
-	req, err := http.NewRequest(method, strings.TrimRight(admin, "/")+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	res, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerAdmin))
-	if err != nil {
-		return nil, err
-	}
-	if res.StatusCode == http.StatusNotFound && strings.HasPrefix(string(answer), "404 page not found") {
-		return nil, errors.New("the process is of no fleet: its configuration has no control")
-	}
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("status %d: %s", res.StatusCode, strings.TrimSpace(string(answer)))
-	}
-	return answer, nil
 }

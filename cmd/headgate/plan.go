@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +14,8 @@ import (
 )
 
 func planCommand() *cobra.Command {
-	var admin, pool, set, reason, output string
+	var admin adminClient
+	var pool, set, reason, output string
 	var lasts time.Duration
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Why an engine is in its profile, and what would change that", Args: cobra.NoArgs,
@@ -40,7 +39,7 @@ session is broken by it. A pool with replan.dry_run only says what it would do.`
 			if set != "" {
 				body, _ = json.Marshal(map[string]any{"pool": pool, "profile": set, "for": lasts.String(), "reason": reason}) // of texts
 			}
-			views, raw, err := readPlan(admin, pool, body)
+			views, raw, err := readPlan(&admin, pool, body)
 			if err != nil {
 				return err
 			}
@@ -58,7 +57,7 @@ session is broken by it. A pool with replan.dry_run only says what it would do.`
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&admin, "admin", "http://127.0.0.1:9090", "URL of the admin listener")
+	admin.flags(f, "URL of the admin listener")
 	f.StringVar(&pool, "pool", "", "the pool's name; without it, all pools that re-plan")
 	f.StringVar(&set, "set", "", "take the engine to a profile, or, with auto, leave it to the planner")
 	f.DurationVar(&lasts, "for", 0, "with --set: for how long; 0 is until it is set again")
@@ -68,26 +67,14 @@ session is broken by it. A pool with replan.dry_run only says what it would do.`
 }
 
 // readPlan asks for plans, or, with a body, sets one.
-func readPlan(admin, pool string, body []byte) ([]relay.PlanView, []byte, error) {
-	client := &http.Client{Timeout: 10 * time.Second}
-	url := strings.TrimRight(admin, "/") + "/api/plan"
-	var res *http.Response
-	var err error
+func readPlan(admin *adminClient, pool string, body []byte) ([]relay.PlanView, []byte, error) {
+	method := http.MethodGet
 	if body != nil {
-		res, err = client.Post(url, "application/json", bytes.NewReader(body))
-	} else {
-		res, err = client.Get(url)
+		method = http.MethodPost
 	}
+	raw, err := admin.ask(method, "/api/plan", body)
 	if err != nil {
 		return nil, nil, fmt.Errorf("no plan: %w", err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(res.Body, maxReport))
-	if err != nil {
-		return nil, nil, fmt.Errorf("no plan: %w", err)
-	}
-	if res.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("no plan: status %d: %s", res.StatusCode, strings.TrimSpace(string(raw)))
 	}
 	var views []relay.PlanView
 	if err := json.Unmarshal(raw, &views); err != nil {

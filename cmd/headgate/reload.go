@@ -17,7 +17,6 @@ import (
 	"headgate/audit"
 	"headgate/config"
 	"headgate/gateway"
-	"headgate/identity"
 	"headgate/relay"
 )
 
@@ -47,33 +46,54 @@ func newReloads(reg prometheus.Registerer) *reloads {
 	return r
 }
 
-// watch has the configuration file reread on SIGHUP and when it changes, until ctx
-// ends. file is "" where only the signal counts.
+// look reads what is watched.
+type look func() ([]byte, error)
+
+// readFiles reads files as one; those without a name are none.
+func readFiles(names ...string) (all []byte, err error) {
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b...)
+	}
+	return all, nil
+}
+
+// watch has the configuration reread on SIGHUP and when its files change, until ctx
+// ends. read is nil where only the signal counts.
 //
 // Alternatives: the system's notifications come at once, and are of files, where a
 // mounted configuration is a chain of links that are replaced; a second is soon enough
 // for what a person does.
-func watch(ctx context.Context, file string, reread func()) {
+func watch(ctx context.Context, read look, reread func()) {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGHUP)
 	defer signal.Stop(asked)
 	var changed <-chan time.Time
-	if file != "" {
+	if read != nil {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		changed = tick.C
 	}
-	taken, _ := os.ReadFile(file)
+	if read == nil {
+		read = func() ([]byte, error) { return nil, nil }
+	}
+	taken, _ := read()
 	last := taken
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-asked:
-			taken, _ = os.ReadFile(file)
+			taken, _ = read()
 			last = taken
 		case <-changed:
-			now, err := os.ReadFile(file)
+			now, err := read()
 			if err != nil {
 				continue // it is being replaced
 			}
@@ -144,7 +164,10 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 	if err := s.comesBack(cfg); err != nil {
 		return nil, err
 	}
-	auth, err := identity.New(cfg.Identity)
+	if err := cfg.Admin.Exposed(cfg.Admin.Listen); err != nil {
+		return nil, err
+	}
+	auth, err := s.callers(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +220,8 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 			failed = errors.Join(failed, c.Commit())
 		}
 		s.pools.Store(&next)
-		return gatewayConfig(cfg, auth, next)
+		s.calling.Store(auth)
+		return gatewayConfig(cfg, auth.auth, next)
 	})
 	s.level.Set(cfg.Log.Severity())
 	if failed != nil {
@@ -259,7 +283,8 @@ func (s *server) comesBack(cfg *config.Config) error {
 // keepUnchangeable puts what needs a restart back to what is in force, so that the
 // next file is compared with that.
 func keepUnchangeable(old, cfg *config.Config) {
-	cfg.Listen, cfg.Admin, cfg.Journal, cfg.Log.Format = old.Listen, old.Admin, old.Journal, old.Log.Format
+	cfg.Listen, cfg.Journal, cfg.Log.Format = old.Listen, old.Journal, old.Log.Format
+	cfg.Admin.Listen, cfg.Admin.OTLPTraces = old.Admin.Listen, old.Admin.OTLPTraces
 	cfg.OTLP, cfg.Estimates, cfg.Control, cfg.Batch = old.OTLP, old.Estimates, old.Control, old.Batch
 	cfg.TLS, cfg.Audit = old.TLS, old.Audit
 	for i := range cfg.Pools {

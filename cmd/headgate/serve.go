@@ -26,6 +26,7 @@ import (
 	"headgate/config"
 	"headgate/gateway"
 	"headgate/identity"
+	"headgate/identity/token"
 	"headgate/journal"
 	"headgate/relay"
 	"headgate/telemetry"
@@ -92,7 +93,7 @@ was granted when nothing runs any more.`,
 					return cfg, problems, err
 				}
 				if watch {
-					s.file = file
+					s.look = func() ([]byte, error) { return readFiles(file, s.config.Load().Identity.KeysFile) }
 				}
 			}
 			if demo {
@@ -137,7 +138,7 @@ func (l libraryLog) Write(b []byte) (int, error) {
 // server is a gateway with everything it runs on.
 type server struct {
 	load    loader // of the file; nil: there is none
-	file    string // that is watched; "": none
+	look    look   // at what is watched; nil: nothing is
 	log     *slog.Logger
 	level   slog.LevelVar
 	shared  shared
@@ -153,8 +154,10 @@ type server struct {
 	batches *batches // nil: there are none
 	behind  bool     // a pool kept its old configuration at the last reload
 
-	config atomic.Pointer[config.Config] // in force
-	pools  atomic.Pointer[[]*relay.Pool]
+	config  atomic.Pointer[config.Config] // in force
+	pools   atomic.Pointer[[]*relay.Pool]
+	calling atomic.Pointer[callers]
+	tokens  *token.Metrics
 
 	running    context.Context         // of the pools
 	following  sync.WaitGroup          // who runs them
@@ -172,8 +175,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	if s.log, err = telemetry.NewLogger(logTo, cfg.Log, &s.level); err != nil {
 		return nil, err
 	}
-	auth, err := identity.New(cfg.Identity)
-	if err != nil {
+	if err := cfg.Admin.Exposed(cfg.Admin.Listen); err != nil {
 		return nil, err
 	}
 	build := telemetry.ReadBuild()
@@ -210,6 +212,11 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		}
 		s.shared.replica = s.fleet.id
 	}
+	s.tokens = token.NewMetrics(reg)
+	auth, err := s.callers(cfg)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
 	var pools []*relay.Pool
 	for i := range cfg.Pools {
 		rc, err := newPoolConfig(cfg, i, &s.shared)
@@ -224,10 +231,11 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	}
 	s.pools.Store(&pools)
 	reg.MustRegister(relay.NewCollector(s.present))
-	gc := gatewayConfig(cfg, auth, pools)
+	s.calling.Store(auth)
+	gc := gatewayConfig(cfg, auth.auth, pools)
 	gc.Log, gc.Metrics, gc.Audit, gc.TLS = s.log, reg, s.audit, speak(s.certs.clients)
 	if cfg.Batch != nil {
-		if s.batches, err = openBatches(cfg.Batch, s.present, s.log, reg); err != nil {
+		if s.batches, err = openBatches(cfg.Batch, s.present, s.permit, s.log, reg); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 		gc.Batches, gc.BatchTenants = s.batches.service, s.batches.worker.Tenants
@@ -290,6 +298,35 @@ func adminServer(h http.Handler, cfg *config.Config, log *slog.Logger) *http.Ser
 	}
 }
 
+// callers makes what knows who calls by a configuration. Keys of issuers that it has in
+// common with the one before are not fetched anew.
+func (s *server) callers(cfg *config.Config) (*callers, error) {
+	var before *token.Verifiers
+	if c := s.calling.Load(); c != nil {
+		before = c.verifiers
+	}
+	v, err := token.New(cfg.Identity.Issuers, before, s.tokens, s.log)
+	if err != nil {
+		return nil, err
+	}
+	auth, err := identity.New(cfg.Callers(), v)
+	if err != nil {
+		return nil, err
+	}
+	return &callers{auth, v}, nil
+}
+
+// callers is what knows who calls.
+type callers struct {
+	auth      *identity.Authenticator
+	verifiers *token.Verifiers
+}
+
+// permit tells whether who made a batch may use a model.
+func (s *server) permit(key, model string) (may, known bool) {
+	return s.calling.Load().auth.MayUse(key, model)
+}
+
 // present are the pools that there are.
 func (s *server) present() []*relay.Pool { return *s.pools.Load() }
 
@@ -301,7 +338,7 @@ func gatewayConfig(cfg *config.Config, auth *identity.Authenticator, pools []*re
 			BodyBytes: int64(l.BodyBytes), HeaderBytes: int(l.HeaderBytes), HeaderTimeout: l.HeaderTimeout, BodyTimeout: l.BodyTimeout,
 			ClientStall: l.ClientStallTimeout, Connections: l.MaxConnections,
 		},
-		Auth: auth, Pools: pools,
+		Auth: auth, Operators: identity.NewOperators(cfg.Admin.Keys), Pools: pools,
 	}
 }
 
@@ -344,7 +381,7 @@ func (s *server) run(ctx context.Context, release func()) error {
 	go func() {
 		defer close(watched)
 		if s.load != nil {
-			watch(watching, s.file, s.reread)
+			watch(watching, s.look, s.reread)
 		}
 	}()
 	var err error
