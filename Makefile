@@ -19,7 +19,7 @@ WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 SHELL_PACKAGES = $(shell go list $(SHELLS))
 SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
-.PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale fleet-sim fleet-sim-mutants soak release image clean
+.PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release image clean
 
 run: build
 	./bin/headgate serve --demo
@@ -100,6 +100,12 @@ bench-scale: build
 	go build -o bin/overhead ./gateway/overhead
 	./bin/overhead scale -output bin/scale.json
 
+# Beside nginx, HAProxy, vmauth and Portkey's gateway, which it installs: six minutes.
+bench-peers: build
+	@tools/peers.sh
+	go build -o bin/overhead ./gateway/overhead
+	./bin/overhead peers -output bin/peers.json
+
 # Fleets in virtual time. HISTORY=n runs one of them, with everything that happens.
 SEEDS ?= 2000
 fleet-sim:
@@ -110,7 +116,16 @@ fleet-sim:
 fleet-sim-mutants:
 	go run ./control/fleetsim/mutants
 
-soak: setup
+# STREAMS answers of an event a second for DURATION; clients leave LEAVE of them.
+STREAMS ?= 10000
+DURATION ?= 30m
+LEAVE ?= 0.01
+soak: build
+	go build -o bin/overhead ./gateway/overhead
+	./bin/overhead soak -streams $(STREAMS) -duration $(DURATION) -leave $(LEAVE) -output bin/soak.json
+
+# Properties, races and fuzzers for hours.
+soak-tests: setup
 	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=20000 | $(TESTLOG)
 	go test -count=20 -race -timeout 1h -json $(SHELLS) | $(TESTLOG)
 	@tools/fuzz.sh 2m

@@ -93,7 +93,7 @@ type class struct {
 	pinned           bool   // one of its holds is pinned
 	pressed          Time   // when its demand last did not fit
 	opened           Time   // when its lending last opened
-	thrash           uint8  // doublings of IdleAfter
+	thrash           uint8  // recalls that came soon, which an idle time has to be worth
 	idled            Time   // idle time that has not taken a doubling back yet
 	gaps             gaps   // how long it is idle
 	comes            gaps   // how long from one request to the next

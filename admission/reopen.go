@@ -76,15 +76,14 @@ func (c *Core) quiet(cl *class) bool {
 		return false
 	}
 	idle := c.now - cl.idleSince
-	if idle < cl.idleAfter() {
+	if idle < Time(cl.spec.IdleAfter) {
 		return false
 	}
-	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= c.recallCost(cl)
+	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= Time(1+cl.thrash)*c.recallCost(cl)
 }
 
-// light tells whether a class that always has something running has for long had
-// no more than it found room for.
-func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+cl.idleAfter() }
+// light tells whether a class has for some time had no more than it found room for.
+func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+Time(cl.spec.IdleAfter) }
 
 // peakWindow is how far back a peak counts. While a class is in use, a settled
 // reopening looks back further than it waits, or it would have forgotten by then
@@ -98,8 +97,6 @@ func (s *ClassSpec) peakWindow(thrash uint8) Time {
 }
 
 const peakBack = 8
-
-func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration)) }
 
 // lateCost is how many times a borrower's prefill a recall costs a class that
 // can't bear one. Together with unknownGap it says that such a class lends only
@@ -133,9 +130,9 @@ func (c *Core) recallCost(p *class) Time {
 
 // reopen lends a class's floor again.
 //
-// A class that is idle lends when that is worth it. One that keeps some requests
-// running all the time never is, and lends what its recent peak leaves once its
-// demand has fitted for as long as an idle class would have to wait.
+// A class that is idle lends all of it when that is worth it. One that is in use, or
+// is idle for too short a time, lends what its recent peak leaves, once its demand has
+// fitted for IdleAfter.
 func (c *Core) reopen(k Class) {
 	cl := &c.classes[k]
 	switch {
@@ -143,9 +140,8 @@ func (c *Core) reopen(k Class) {
 		return
 	case cl.spec.Reopen == ReopenSettled && c.calls(cl):
 		return
-	case cl.idleSince != Never && !c.quiet(cl):
-		return
-	case cl.idleSince == Never && (cl.spec.Reopen == ReopenIdle || cl.queue.n > 0 || !c.light(cl)):
+	case cl.idleSince != Never && c.quiet(cl):
+	case cl.spec.Reopen == ReopenIdle || cl.queue.n > 0 || !c.light(cl):
 		return
 	}
 	cl.open, cl.opened = true, c.now
@@ -162,7 +158,7 @@ func (c *Core) looks(cl *class) Time {
 	case cl.open && (c.waiting == 0 || !cl.protected() && cl.spec.Reopen == ReopenIdle):
 		return Never
 	case cl.idleSince != Never:
-		if at := cl.idleSince + cl.idleAfter(); at > c.now {
+		if at := cl.idleSince + Time(cl.spec.IdleAfter); at > c.now {
 			return at
 		}
 		if c.quiet(cl) {
@@ -173,27 +169,28 @@ func (c *Core) looks(cl *class) Time {
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:
-		if at := cl.pressed + cl.idleAfter(); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
+		if at := cl.pressed + Time(cl.spec.IdleAfter); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
 			return max(at, c.now)
 		}
 	}
 	return Never
 }
 
-// maxThrash bounds how often idleAfter is doubled.
+// maxThrash bounds how many recalls more an idle time has to be worth.
 const maxThrash = 3
 
-// thrashed notes that a class is recalled. If it has not lent for long, it waits
-// longer next time.
+// thrashed notes that a class is recalled. If it has not lent for long, an idle time
+// has to be worth one recall more from then on: a longer wait would do too, but it would
+// lose as much of every idle time that is of another kind.
 func (c *Core) thrashed(cl *class) {
-	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 8*cl.idleAfter() || cl.thrash == maxThrash {
+	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 8*Time(cl.spec.IdleAfter) || cl.thrash == maxThrash {
 		return
 	}
 	cl.thrash++
 	cl.peak.init(cl.spec.peakWindow(cl.thrash), c.now)
 }
 
-// calmAfter is how much idle time, in IdleAfters, takes one doubling back. Idle
+// calmAfter is how much idle time, in IdleAfters, takes one of them back. Idle
 // time and not the absence of recalls: a class that lends nothing is not recalled.
 const calmAfter = 64
 
@@ -202,6 +199,10 @@ func (c *Core) rested(cl *class) {
 	gap := c.now - cl.idleSince
 	cl.idleSince = Never
 	cl.gaps.add(gap)
+	if cl.thrash == 0 {
+		cl.idled = 0 // what is past is no excuse for recalls to come
+		return
+	}
 	for cl.idled += gap; cl.thrash > 0 && cl.idled >= calmAfter*Time(cl.spec.IdleAfter); cl.idled -= calmAfter * Time(cl.spec.IdleAfter) {
 		cl.thrash--
 		cl.peak.init(cl.spec.peakWindow(cl.thrash), c.now)

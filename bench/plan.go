@@ -110,10 +110,13 @@ type Direct struct {
 	Backoff  Duration `yaml:"backoff"`
 }
 
+// EngineAddress stands for the engine's host:port in what starts a Proxy.
+const EngineAddress = "{engine}"
+
 // Proxy is the operator's own gateway, live only.
 type Proxy struct {
 	URL   string   `yaml:"url"`
-	Start []string `yaml:"start"`
+	Start []string `yaml:"start"` // EngineAddress in it is replaced
 	Stop  []string `yaml:"stop"`
 	Ready Duration `yaml:"ready"`
 	// Headers that tell the proxy a request's class, by class.

@@ -91,6 +91,9 @@ type Delta struct {
 	wire.Chunk
 	// Timing is what the engine said about this request, if it did.
 	Timing *Timing
+	// More tells that the answer is at its end, and that the next event has come already:
+	// Next does not wait for it.
+	More bool
 }
 
 // Timing is an engine's own account of when it scheduled a request. A negative

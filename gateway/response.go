@@ -36,6 +36,7 @@ type response struct {
 	started bool
 	unread  bool // there may be a body, or a rest of one
 	scratch []byte
+	hold    bool   // what is written need not be flushed
 	body    []byte // as it came, while the request may be sent on
 	status  int    // of an answer of another replica; 0: it is this one's
 	audited audited
@@ -202,6 +203,18 @@ func (w *response) write(b []byte) error {
 			return err
 		}
 	}
+	if w.hold {
+		return nil
+	}
+	return w.control.Flush()
+}
+
+// Hold implements relay.Holder.
+func (w *response) Hold(on bool) { w.hold = on }
+
+// Flush implements relay.Holder.
+func (w *response) Flush() error {
+	w.hold = false
 	return w.control.Flush()
 }
 

@@ -460,3 +460,59 @@ func TestConnectionLimit(t *testing.T) {
 		_ = open[1].Close()
 	})
 }
+
+// TestEndTogether: the events at the end of an answer that come together go out with one
+// write; and what is held for one that is not for the client does not wait for what
+// comes after it.
+func TestEndTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		r := newRig(t, setup{listener: l, dial: l.dial})
+		conn, err := l.dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := chatBody(`,"stream":true`)
+		request := head("POST "+chat+" HTTP/1.1", "Authorization: Bearer "+aliceKey, fmt.Sprintf("Content-Length: %d", len(body))) + body
+		go func() { _, _ = io.WriteString(conn, request) }()
+		call := r.engine.Accept(t)
+		call.Emit(1)
+		// A pipe gives what one write had, as far as there is room.
+		buf := make([]byte, 4096)
+		read := func(want ...string) {
+			t.Helper()
+			n, err := conn.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range want {
+				if !strings.Contains(string(buf[:n]), w) {
+					t.Errorf("%q is not in %q", w, buf[:n])
+				}
+			}
+		}
+		read("w1 ")
+		end := "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
+		usage := "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}\n\n"
+		call.Send(end + usage)
+		read("stop") // though the usage that came with it is not for this client
+		call.Send("data: [DONE]\n\n")
+		read("[DONE]")
+		_ = conn.Close()
+		call.End()
+
+		conn, err = l.dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.WriteString(conn, request) }()
+		call = r.engine.Accept(t)
+		call.Emit(1)
+		read("w1 ")
+		call.Send(end + usage + "data: [DONE]\n\n")
+		read("stop", "[DONE]")
+		_ = conn.Close()
+		call.End()
+		r.quiet()
+	})
+}

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -44,7 +43,7 @@ type Writer struct {
 	untold  gap  // what is missing in the file, which does not say so yet
 	midLine bool // the file took a part of a line last
 	lines   bytes.Buffer
-	enc     *json.Encoder
+	enc     *encoder
 
 	closeOnce sync.Once
 	closeErr  error
@@ -102,8 +101,7 @@ func newWriter(out io.Writer, o Options, midLine bool) *Writer {
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 		buf: make([]Event, 0, o.Buffer), spare: make([]Event, 0, o.Buffer),
 	}
-	w.enc = json.NewEncoder(&w.lines)
-	w.enc.SetEscapeHTML(false)
+	w.enc = newEncoder()
 	w.Append(&Event{Kind: Started, Mono: w.now(), Version: o.Version})
 	go w.run()
 	return w
@@ -232,7 +230,7 @@ func (w *Writer) flush(last bool) {
 
 func (w *Writer) encode(e *Event) {
 	e.TS = w.opts.Start.Add(time.Duration(e.Mono)).UTC()
-	if err := w.enc.Encode(e); err != nil {
+	if err := w.enc.append(&w.lines, e); err != nil {
 		panic("journal: an event can't be encoded: " + err.Error()) // it has no type that could fail
 	}
 }

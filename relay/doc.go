@@ -128,6 +128,16 @@ type Sink interface {
 	Started() bool
 }
 
+// Holder is a Sink that can pass on several events at once. With Hold(true) what is given
+// next need not be flushed; Flush, or an event after Hold(false), flushes all of it. Only
+// the end of an answer is held, and what was held back until its first token: a client that
+// reads slowly has its time for each write, which therefore is to be for little.
+type Holder interface {
+	Sink
+	Hold(on bool)
+	Flush() error
+}
+
 // Config of a pool.
 type Config struct {
 	Name string

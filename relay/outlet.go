@@ -19,6 +19,7 @@ type outlet struct {
 	delivered bool         // something of the answer has gone there; guarded by writing
 	shown     bool         // the client of a stream has been let see something of the answer
 	done      bool         // the engine's terminator has been passed on
+	held      bool         // something is with the sink and not flushed, since more has come already; guarded by writing
 }
 
 func (o *outlet) touch() { o.last.Store(int64(time.Since(o.start))) }
@@ -30,14 +31,29 @@ func (o *outlet) admitted(d Decision) {
 }
 
 // event sends something to the client of a stream; part tells whether it is a
-// part of the answer.
-func (o *outlet) event(raw []byte, part bool) error {
+// part of the answer, and more that the next event has come already.
+func (o *outlet) event(raw []byte, part, more bool) error {
 	o.writing.Lock()
 	defer o.writing.Unlock()
 	o.delivered = o.delivered || part
+	if h, ok := o.sink.(Holder); ok && (more || o.held) {
+		o.held = more
+		h.Hold(more)
+	}
 	err := o.sink.Event(raw)
 	o.touch() // a client that reads slowly is no silence of the engine's
 	return err
+}
+
+// flush sends what is held, before something is waited for.
+func (o *outlet) flush() error {
+	o.writing.Lock()
+	defer o.writing.Unlock()
+	if !o.held {
+		return nil
+	}
+	o.held = false
+	return o.sink.(Holder).Flush()
 }
 
 func (o *outlet) answer(body []byte) error {

@@ -19,6 +19,7 @@ func (a *attempt) read(ctx context.Context, s engine.Stream, stream bool) {
 	if stream && !a.call.Request.Stream && a.whole == nil {
 		a.whole = wire.NewAssembler(a.call.Request.API, a.live.MaxAnswer)
 	}
+	defer func() { _ = a.flush() }() // whoever is gone is missed by whatever comes next
 	for {
 		d, err := s.Next()
 		a.touch()
@@ -35,7 +36,14 @@ func (a *attempt) read(ctx context.Context, s engine.Stream, stream bool) {
 			a.settled(s)
 			return
 		}
+		more := d.More
 		over, err := a.take(&d, stream)
+		if err == nil && !more {
+			// What came last may be nothing for the client.
+			if err = a.flush(); err != nil {
+				err = errors.Join(errClient, err)
+			}
+		}
 		if err != nil {
 			a.interrupted(ctx, err)
 			return
@@ -152,7 +160,7 @@ func (a *attempt) gather(data []byte, loose bool) error {
 // a reclaim.
 func (a *attempt) pass(d *engine.Delta) error {
 	if len(d.Data) == 0 {
-		return a.event(d.Raw, false)
+		return a.event(d.Raw, false, d.More)
 	}
 	switch {
 	case a.stitch != nil:
@@ -167,13 +175,13 @@ func (a *attempt) pass(d *engine.Delta) error {
 		}
 	}
 	for _, raw := range a.waits {
-		if err := a.event(raw, true); err != nil {
+		if err := a.event(raw, true, true); err != nil {
 			return err
 		}
 	}
 	a.waits = a.waits[:0]
 	a.done = d.Done
-	return a.event(d.Raw, true)
+	return a.event(d.Raw, true, d.More)
 }
 
 // terminator ends every stream to a client; some engines leave it out.
@@ -200,7 +208,7 @@ func (a *attempt) stopped() {
 	case a.whole != nil:
 		_ = a.whole.Add(usage) // JSON returns the error
 	case a.call.Request.IncludeUsage:
-		if a.event(framed(usage), true) != nil {
+		if a.event(framed(usage), true, true) != nil {
 			a.left()
 			return
 		}
@@ -212,7 +220,7 @@ func (a *attempt) stopped() {
 func (a *attempt) ended() {
 	a.cause = admission.CauseFinished
 	if a.whole == nil {
-		if a.call.Request.Stream && !a.done && a.event(terminator, true) != nil {
+		if a.call.Request.Stream && !a.done && a.event(terminator, true, false) != nil {
 			a.left()
 		}
 		return

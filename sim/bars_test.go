@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -190,6 +191,75 @@ func TestNeverOverGates(t *testing.T) {
 					t.Errorf("speed %g, batch of %d + %d, %s: %d batch tokens, unprotected %d, want %.2f of it", speed, size.prompt, size.output, c.what, ours, free, c.least)
 				}
 			}
+		}
+	}
+}
+
+// A backlog that never runs out, beside the published return traces one after the
+// other: interactive is on time as without it, where the engine's own priorities are not,
+// and batch has most of what those give it.
+func TestBesideBacklog(t *testing.T) {
+	const each = 95 * time.Second // a trace, and its last request's answer
+	tr, err := trace.Generate("metal-long-context-v1", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Backlog{Depth: 16}
+	var returning []bool
+	tr.Entries = nil
+	for _, seed := range seeds(5) {
+		one, err := trace.Generate("metal-long-context-v1", seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range one.Entries {
+			if e.Class == trace.Batch {
+				b.Shapes = append(b.Shapes, e)
+				continue
+			}
+			returning = append(returning, strings.HasPrefix(e.ID, "interactive-resume"))
+			e.Arrival += b.Until
+			e.ID += fmt.Sprint("-", seed)
+			tr.Entries = append(tr.Entries, e)
+		}
+		b.Until += each
+	}
+	for _, c := range []struct {
+		caching bool
+		least   float64 // of what the engine gives by priority
+	}{{false, 0.80}, {true, 0.82}} {
+		onTime, tokens := map[string]int{}, map[string]int{}
+		for _, name := range []string{"alone", "priority", "static-queued", Headgate} {
+			e := simengine.DefaultConfig()
+			e.PrefixCaching = c.caching
+			with := b
+			arm, err := NewArm(name, e)
+			if name == "alone" {
+				arm, err = NewArm(Headgate, e)
+				with = nil
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			run, err := SimulateWith(tr, arm, with)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range run.Records {
+				switch r := &run.Records[i]; {
+				case r.Class == trace.Batch && r.Outcome == Completed && r.Done <= b.Until:
+					tokens[name] += r.Output
+				case r.Class == trace.Interactive && returning[i] && r.OnTime():
+					onTime[name]++
+				}
+			}
+		}
+		t.Logf("caching %t: on time %v, tokens of batch %v", c.caching, onTime, tokens)
+		if 100*onTime[Headgate] < 99*onTime["alone"] {
+			t.Errorf("caching %t: %d on time, alone %d", c.caching, onTime[Headgate], onTime["alone"])
+		}
+		if float64(tokens[Headgate]) < c.least*float64(tokens["priority"]) || tokens[Headgate] < tokens["static-queued"] {
+			t.Errorf("caching %t: %d tokens of batch, by priority %d, in a fixed partition %d", c.caching, tokens[Headgate], tokens["priority"], tokens["static-queued"])
 		}
 	}
 }

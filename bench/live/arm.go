@@ -40,7 +40,7 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 	case a.Direct != nil:
 		return &arm{url: e.url, priority: a.Direct.Priority}, nil
 	case a.Proxy != nil:
-		return proxy(ctx, a.Proxy)
+		return proxy(ctx, a.Proxy, e.url)
 	}
 	slots := e.slots
 	if a.Slots > 0 {
@@ -62,14 +62,20 @@ func (r *Runner) startArm(ctx context.Context, j *bench.Job, e *engine, dir stri
 	return r.gateway(ctx, j, e, dir, policy, slots, a.Published != "")
 }
 
-func proxy(ctx context.Context, x *bench.Proxy) (*arm, error) {
+// proxy starts the operator's own gateway, or attaches to it. A fresh engine is at another
+// address each time, so that what is started is told.
+func proxy(ctx context.Context, x *bench.Proxy, engine string) (*arm, error) {
 	a := &arm{url: strings.TrimSuffix(x.URL, "/"), headers: x.Headers, ending: x.Stop}
 	if len(x.Start) > 0 {
 		// What answers there before is not what is about to be started.
 		if a.answers(ctx) == nil {
 			return nil, fmt.Errorf("proxy: %s answers before it is started: allowed is a free address, or no start command", a.url)
 		}
-		p, err := start(x.Start, nil)
+		argv := slices.Clone(x.Start)
+		for i := range argv {
+			argv[i] = strings.ReplaceAll(argv[i], bench.EngineAddress, strings.TrimPrefix(engine, "http://"))
+		}
+		p, err := start(argv, nil)
 		if err != nil {
 			return nil, err
 		}

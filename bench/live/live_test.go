@@ -301,12 +301,16 @@ func TestServedRefusesWhatIsThere(t *testing.T) {
 func TestProxyRefusesWhatIsThere(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }))
 	x := &bench.Proxy{URL: s.URL, Start: []string{"sh", "-c", "echo address in use; exit 1"}, Ready: bench.Duration(10 * time.Second)}
-	if _, err := proxy(t.Context(), x); err == nil || !strings.Contains(err.Error(), "answers before it is started") {
+	if _, err := proxy(t.Context(), x, ""); err == nil || !strings.Contains(err.Error(), "answers before it is started") {
 		t.Errorf("one that is there: %v", err)
 	}
 	s.Close()
-	if _, err := proxy(t.Context(), x); err == nil || !strings.Contains(err.Error(), "address in use") {
+	if _, err := proxy(t.Context(), x, ""); err == nil || !strings.Contains(err.Error(), "address in use") {
 		t.Errorf("one that does not start: %v", err)
+	}
+	x.Start[2] = "echo before {engine}; exit 1"
+	if _, err := proxy(t.Context(), x, "http://127.0.0.1:8123"); err == nil || !strings.Contains(err.Error(), "before 127.0.0.1:8123") {
+		t.Errorf("one that is to know its engine: %v", err)
 	}
 }
 

@@ -143,6 +143,8 @@ func (s *stream) nextEvent() (engine.Delta, error) {
 	default:
 		d.Chunk = chunk
 	}
+	// The end of an answer is told in two or three events, which mostly come together.
+	d.More = (d.Finished > 0 || d.UsageOnly) && s.events.More()
 	s.took(&d)
 	return d, nil
 }

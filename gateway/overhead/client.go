@@ -5,51 +5,63 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"headgate/wire/sse"
 )
 
-// filler makes a prompt as long as a short chat's.
-var filler = strings.Repeat("The water rises slowly behind the gate, and somebody waits. ", 32)
-
-// body of a request for so many events.
-func body(events int, pace time.Duration) string {
-	return fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":%d,"messages":[{"role":"system","content":"You answer briefly."},{"role":"user","content":"events %d pace %s %s"}]}`,
-		model, events, events, pace, filler)
+// target is where clients send to.
+type target struct {
+	addr   string
+	header string // lines of the arm's own, each with its end
 }
 
 // stream is one client's connection.
 type stream struct {
-	conn net.Conn
-	in   *bufio.Reader
+	conn   net.Conn
+	in     *bufio.Reader
+	header string
 }
 
-func dial(addr string) (*stream, error) {
-	conn, err := net.Dial("tcp", addr)
+func (t target) dial() (*stream, error) {
+	conn, err := net.Dial("tcp", t.addr)
 	if err != nil {
 		return nil, err
 	}
-	return &stream{conn, bufio.NewReaderSize(conn, 2048)}, nil
+	return &stream{conn, bufio.NewReaderSize(conn, 2048), t.header}, nil
 }
 
 func (s *stream) close() { _ = s.conn.Close() }
 
 func (s *stream) send(body string) error {
-	_, err := fmt.Fprintf(s.conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		key, len(body), body)
+	_, err := fmt.Fprintf(s.conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
+		key, s.header, len(body), body)
 	return err
 }
 
+// refusal is an answer that is none.
+type refusal struct {
+	status string
+	text   []byte
+}
+
+func (r *refusal) Error() string { return fmt.Sprintf("%s: %s", r.status, r.text) }
+
+// event is one of an answer's, as it came.
+type event struct {
+	n        int
+	at, sent time.Time // when it was read and when the upstream wrote it
+}
+
 // receive reads one whole answer and calls each for every event of it but the
-// terminator, with the moment when it came and when it was sent. Anything but
-// the events asked for, in full, is an error.
-func (s *stream) receive(events int, each func(at time.Time, sent time.Time)) error {
+// terminator. Anything but the events asked for, each once, in their order, in full
+// and of this request, is an error.
+func (s *stream) receive(a ask, each func(event)) error {
 	res, err := http.ReadResponse(s.in, nil)
 	if err != nil {
 		return err
@@ -57,30 +69,47 @@ func (s *stream) receive(events int, each func(at time.Time, sent time.Time)) er
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(res.Body)
-		return fmt.Errorf("%s: %s", res.Status, text)
+		return &refusal{res.Status, text}
 	}
 	got, done := 0, false
 	for in := sse.NewReader(res.Body, 1<<20); ; {
 		ev, err := in.Next()
 		switch {
-		case err == io.EOF && done && got == events:
+		case err == io.EOF && done && got == a.events:
 			return nil
 		case err != nil:
-			return fmt.Errorf("after %d of %d events: %w", got, events, err)
+			return fmt.Errorf("after %d of %d events: %w", got, a.events, err)
 		case string(ev.Data) == "[DONE]":
 			done = true
 		case !ev.Comment:
-			at := time.Now()
-			_, stamp, _ := bytes.Cut(ev.Data, []byte("at "))
-			stamp, _, _ = bytes.Cut(stamp, []byte(" "))
-			sent, err := strconv.ParseInt(string(stamp), 10, 64)
-			if err != nil {
-				return fmt.Errorf("event %d has no time: %q", got, ev.Data)
+			e := event{at: time.Now()}
+			var id string
+			if e.sent, e.n, id, err = stamped(ev.Data); err != nil {
+				return fmt.Errorf("event %d: %w", got, err)
+			}
+			if e.n != got || id != a.id || done {
+				return fmt.Errorf("event %d of %q came where %d of %q was due, terminated %t", e.n, id, got, a.id, done)
 			}
 			got++
-			each(at, time.Unix(0, sent))
+			each(e)
 		}
 	}
+}
+
+// stamped reads what the upstream writes into each event: "at TIME n NUMBER id ID ".
+func stamped(data []byte) (sent time.Time, n int, id string, err error) {
+	_, text, _ := bytes.Cut(data, []byte("at "))
+	at, text, _ := bytes.Cut(text, []byte(" n "))
+	number, text, _ := bytes.Cut(text, []byte(" id "))
+	name, _, ok := bytes.Cut(text, []byte(` "`))
+	if !ok {
+		return sent, 0, "", fmt.Errorf("no time, number and id: %q", data)
+	}
+	ns, err := strconv.ParseInt(string(at), 10, 64)
+	if err == nil {
+		n, err = strconv.Atoi(string(number))
+	}
+	return time.Unix(0, ns), n, string(name), err
 }
 
 // workload is a number of clients that each send a request as soon as the last is
@@ -90,6 +119,8 @@ type workload struct {
 	clients int
 	events  int           // of each answer
 	pace    time.Duration // between two events; 0: all at once
+	rest    time.Duration // about so long a client pauses before its next request
+	queued  bool          // the upstream notes how soon one follows another
 }
 
 // result is what the clients of a workload saw.
@@ -98,10 +129,11 @@ type result struct {
 	wall     time.Duration
 	gaps     []float64 // ms between two events of an answer
 	delays   []float64 // ms from the upstream's write to the client's read
+	whole    []float64 // ms from sending a request to the end of its answer
 }
 
 // run sends requests until the time is over, and waits for the last answers.
-func (w *workload) run(addr string, each time.Duration) (*result, error) {
+func (w *workload) run(to target, each time.Duration) (*result, error) {
 	var mu sync.Mutex
 	all := new(result)
 	var failed error
@@ -110,13 +142,14 @@ func (w *workload) run(addr string, each time.Duration) (*result, error) {
 	for c := range w.clients {
 		clients.Go(func() {
 			// Clients that began together would stay so, and events come in bursts.
-			time.Sleep(w.pace * time.Duration(c) / time.Duration(w.clients))
-			mine, err := w.client(addr, start.Add(each))
+			time.Sleep(max(w.pace, w.rest) * time.Duration(c) / time.Duration(w.clients))
+			mine, err := w.client(to, start.Add(each))
 			mu.Lock()
 			defer mu.Unlock()
 			all.requests += mine.requests
 			all.gaps = append(all.gaps, mine.gaps...)
 			all.delays = append(all.delays, mine.delays...)
+			all.whole = append(all.whole, mine.whole...)
 			if err != nil {
 				failed = err
 			}
@@ -125,52 +158,64 @@ func (w *workload) run(addr string, each time.Duration) (*result, error) {
 	clients.Wait()
 	all.wall = time.Since(start)
 	if failed != nil {
-		return nil, fmt.Errorf("%s at %s: %w", w.name, addr, failed)
+		return nil, fmt.Errorf("%s at %s: %w", w.name, to.addr, failed)
 	}
 	return all, nil
 }
 
-func (w *workload) client(addr string, until time.Time) (r result, err error) {
-	s, err := dial(addr)
+// stuck is how long an answer of a workload may take.
+const stuck = time.Minute
+
+func (w *workload) client(to target, until time.Time) (r result, err error) {
+	s, err := to.dial()
 	if err != nil {
 		return r, err
 	}
 	defer s.close()
-	text := body(w.events, w.pace)
+	a := ask{events: w.events, pace: w.pace}
+	if w.queued {
+		a.id = queuedID
+	}
+	text := a.body()
 	for time.Now().Before(until) {
+		_ = s.conn.SetDeadline(time.Now().Add(stuck))
+		start := time.Now()
 		if err := s.send(text); err != nil {
 			return r, err
 		}
 		var last time.Time
-		err := s.receive(w.events, func(at, sent time.Time) {
+		err := s.receive(a, func(e event) {
 			if !last.IsZero() {
-				r.gaps = append(r.gaps, ms(at.Sub(last)))
+				r.gaps = append(r.gaps, ms(e.at.Sub(last)))
 			}
-			last = at
-			r.delays = append(r.delays, ms(at.Sub(sent)))
+			last = e.at
+			r.delays = append(r.delays, ms(e.at.Sub(e.sent)))
 		})
 		if err != nil {
 			return r, err
 		}
 		r.requests++
+		r.whole = append(r.whole, ms(time.Since(start)))
+		if w.rest > 0 {
+			time.Sleep(w.rest/2 + rand.N(w.rest))
+		}
 	}
 	return r, nil
 }
 
-// firstByte is how long the first byte of an answer's body takes on a connection
-// that is there already.
-func (s *stream) firstByte(text string, events int) (time.Duration, error) {
-	var first time.Duration
+// once sends one request on a connection that is there already, and tells how long
+// the first byte of its answer's body takes, and all of it.
+func (s *stream) once(text string, a ask) (first, whole time.Duration, err error) {
 	start := time.Now()
 	if err := s.send(text); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	err := s.receive(events, func(at, _ time.Time) {
+	err = s.receive(a, func(e event) {
 		if first == 0 {
-			first = at.Sub(start)
+			first = e.at.Sub(start)
 		}
 	})
-	return first, err
+	return first, time.Since(start), err
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -55,12 +55,12 @@ func startBench(o *options, slots, depth int) (_ *bench, err error) {
 	if b.up, err = startRole(roleUpstream); err != nil {
 		return nil, err
 	}
-	p, err := startRole(roleProxy, b.up.Listen)
+	p, err := startRole(roleProxy, b.up.Listen, "0")
 	if err != nil {
 		return nil, err
 	}
 	b.arms[proxy] = p
-	if p, err = startHeadgate(o.headgate, b.dir, b.up.Listen, slots, depth); err != nil {
+	if p, err = startHeadgate(o.headgate, setting{Dir: b.dir, Upstream: b.up.Listen, Slots: slots, Depth: depth}); err != nil {
 		return nil, err
 	}
 	b.arms[headgate] = p
@@ -77,11 +77,11 @@ func (b *bench) stop() {
 	_ = os.RemoveAll(b.dir)
 }
 
-func (b *bench) addr(arm string) string {
+func (b *bench) target(arm string) target {
 	if p := b.arms[arm]; p != nil {
-		return p.Listen
+		return target{p.Listen, p.header}
 	}
-	return b.up.Listen
+	return target{addr: b.up.Listen}
 }
 
 // machine tells where the figures come from.
@@ -108,7 +108,7 @@ func measureCost(o *options, out io.Writer) (*report, error) {
 	defer b.stop()
 	// Connections, pools and heaps get the size that they keep.
 	for _, arm := range rotated(0) {
-		if _, err := many.run(b.addr(arm), o.each/4); err != nil {
+		if _, err := many.run(b.target(arm), o.each/4); err != nil {
 			return nil, err
 		}
 	}
@@ -143,7 +143,7 @@ func (b *bench) measure(r *report, w *workload, arm string, each time.Duration) 
 			return err
 		}
 	}
-	got, err := w.run(b.addr(arm), each)
+	got, err := w.run(b.target(arm), each)
 	if err != nil {
 		return fmt.Errorf("%s: %w", arm, err)
 	}
@@ -208,10 +208,11 @@ func (r *report) last(name, arm string) float64 {
 // machine does meanwhile meets all of them.
 func (b *bench) firstBytes(r *report, samples, rep int) error {
 	const events = 2
-	text := body(events, 0)
+	a := ask{events: events}
+	text := a.body()
 	conns := map[string]*stream{}
 	for _, arm := range rotated(0) {
-		s, err := dial(b.addr(arm))
+		s, err := b.target(arm).dial()
 		if err != nil {
 			return err
 		}
@@ -223,7 +224,7 @@ func (b *bench) firstBytes(r *report, samples, rep int) error {
 	for i := range max(samples, 1) {
 		now := map[string]float64{}
 		for _, arm := range rotated(i + rep) {
-			d, err := conns[arm].firstByte(text, events)
+			d, _, err := conns[arm].once(text, a)
 			if err != nil {
 				return fmt.Errorf("first byte, %s: %w", arm, err)
 			}
@@ -282,7 +283,7 @@ func (b *bench) profile(o *options, out io.Writer) error {
 			took := make(chan error, 1)
 			seconds := max(int(o.each/time.Second), 1)
 			go func() { took <- take(w.name, fmt.Sprintf("profile?seconds=%d", seconds)) }()
-			got, err := w.run(b.addr(arm), time.Duration(seconds)*time.Second)
+			got, err := w.run(b.target(arm), time.Duration(seconds)*time.Second)
 			if err := errors.Join(err, <-took); err != nil {
 				return fmt.Errorf("profile of %s, %s: %w", arm, w.name, err)
 			}

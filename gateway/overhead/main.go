@@ -5,14 +5,17 @@
 //	go build -o bin/overhead ./gateway/overhead
 //	bin/overhead cost -headgate bin/headgate     # CPU, throughput, first byte, gaps, allocations
 //	bin/overhead scale -headgate bin/headgate    # memory of many streams and of many that wait
+//	bin/overhead peers -headgate bin/headgate    # beside nginx, HAProxy, vmauth and Portkey's gateway
+//	bin/overhead soak -headgate bin/headgate     # many streams for long, of which clients leave some
 //
 // # Processes
 //
 // The upstream, the proxy and Headgate are each a process, so that the kernel
 // tells whose CPU time and whose memory it was; this one is the clients. Headgate
 // is the program as it is released, with keys, admission and the journal on. The
-// proxy is this program again. Both are read the same way, from their /metrics.
-// All of them end when their input does, which is when this process is gone.
+// proxy is this program again. Both are read the same way, from their /metrics; what
+// peers are compared by, the kernel tells of all arms, children included. All of them
+// end when this process is gone.
 //
 // # What makes a comparison fair
 //
@@ -23,6 +26,10 @@
 // are: where events lie ready the proxy passes several on at once and a token's
 // cost can't be told from its batching. What that buys is shown by the workload
 // "burst", which is not paced.
+//
+// Peers are configured as one would for streams in production: connections to the
+// engine are kept, nothing is collected, a line is logged and a key checked for each
+// request, where the program can. Their files are the templates in peers/.
 package main
 
 import (
@@ -47,6 +54,13 @@ type options struct {
 
 	streaming, waiting int // of scale
 	rounds             int // seconds under load
+
+	peers string   // where those that are no Debian package are installed
+	only  []string // peers to measure; none is all
+
+	streams  int // of soak
+	duration time.Duration
+	leave    float64 // part of the answers that clients leave
 }
 
 func run(args []string, out, errs io.Writer) int {
@@ -59,8 +73,9 @@ func run(args []string, out, errs io.Writer) int {
 	f.StringVar(&o.headgate, "headgate", "bin/headgate", "the program to measure")
 	f.StringVar(&o.output, "output", "", "file to write the report to, as JSON")
 	var measure func(*options, io.Writer) (*report, error)
+	show := (*report).write
 	switch args[0] {
-	case roleUpstream, roleProxy:
+	case roleUpstream, roleProxy, roleCollector:
 		if err := serveRole(args[0], args[1:], os.Stdin, out); err != nil {
 			fmt.Fprintln(errs, "overhead:", err)
 			return 1
@@ -68,7 +83,7 @@ func run(args []string, out, errs io.Writer) int {
 		return 0
 	case "cost":
 		measure = measureCost
-		f.StringVar(&o.profile, "profile", "", "folder for profiles of the proxy and of Headgate, taken after the measures")
+		profiles(f, &o)
 		f.IntVar(&o.reps, "reps", 5, "repetitions")
 		f.DurationVar(&o.each, "each", 3*time.Second, "time of one workload in one arm")
 		f.IntVar(&o.samples, "samples", 2000, "first bytes measured in each arm")
@@ -77,8 +92,29 @@ func run(args []string, out, errs io.Writer) int {
 		f.IntVar(&o.streaming, "streaming", 5000, "streams that get an event a second")
 		f.IntVar(&o.waiting, "waiting", 10000, "requests that wait for admission meanwhile")
 		f.IntVar(&o.rounds, "seconds", 20, "how long the load lasts")
+	case "peers":
+		measure = measurePeers
+		show = func(r *report, w io.Writer) { r.writeArms(w); r.writeBars(w) }
+		profiles(f, &o)
+		f.StringVar(&o.peers, "peers", installed, "folder in which tools/peers.sh has put vmauth and Portkey's gateway")
+		f.Func("only", "a peer to measure, nginx, haproxy, vmauth or portkey; may be repeated (default all)", func(name string) error {
+			if !slices.ContainsFunc(peers, func(p peer) bool { return p.name == name }) {
+				return fmt.Errorf("%q: allowed are nginx, haproxy, vmauth, portkey", name)
+			}
+			o.only = append(o.only, name)
+			return nil
+		})
+		f.IntVar(&o.reps, "reps", 6, "repetitions")
+		f.DurationVar(&o.each, "each", time.Second, "time of one workload in one arm")
+		f.IntVar(&o.samples, "samples", 200, "requests of one connection in each arm, a repetition; a tenth of it clients that leave")
+		f.IntVar(&o.streaming, "streaming", 1000, "streams of which the memory is measured")
+	case "soak":
+		measure = measureSoak
+		f.IntVar(&o.streams, "streams", 10000, "answers under way at a time, each with an event a second")
+		f.DurationVar(&o.duration, "duration", 30*time.Minute, "how long")
+		f.Float64Var(&o.leave, "leave", 0.01, "part of the answers that clients leave, at a random moment")
 	default:
-		fmt.Fprintln(errs, "usage: overhead cost | scale [flags]")
+		fmt.Fprintln(errs, "usage: overhead cost | scale | peers | soak [flags]")
 		return 2
 	}
 	if err := f.Parse(args[1:]); err != nil {
@@ -86,7 +122,7 @@ func run(args []string, out, errs io.Writer) int {
 	}
 	r, err := measure(&o, out)
 	if err == nil {
-		r.write(out)
+		show(r, out)
 		err = r.save(o.output)
 	}
 	switch {
@@ -97,6 +133,10 @@ func run(args []string, out, errs io.Writer) int {
 		return 3
 	}
 	return 0
+}
+
+func profiles(f *flag.FlagSet, o *options) {
+	f.StringVar(&o.profile, "profile", "", "folder for profiles of the proxy and of Headgate, taken after the measures")
 }
 
 // report is what a run found.
@@ -162,13 +202,22 @@ func (r *report) write(w io.Writer) {
 	for _, f := range r.Figures {
 		fmt.Fprintf(w, "%-44s %-9s %10.4g %10.4g %10.4g  %s\n", f.Name, f.Arm, f.Min, f.Median, f.Max, f.Unit)
 	}
-	fmt.Fprintf(w, "\n%-44s %10s %10s  %s\n", "bar (medians)", "measured", "at most", "unit")
+	r.writeBars(w)
+}
+
+// writeBars writes what was held against what, and whether it is met.
+func (r *report) writeBars(w io.Writer) {
+	width := 44
+	for _, b := range r.Bars {
+		width = max(width, len(b.Name))
+	}
+	fmt.Fprintf(w, "\n%-*s %10s %10s  %s\n", width, "bar (medians)", "measured", "at most", "unit")
 	for _, b := range r.Bars {
 		verdict := "met"
 		if !b.Met {
 			verdict = "NOT MET"
 		}
-		fmt.Fprintf(w, "%-44s %10.4g %10.4g  %-8s %s\n", b.Name, b.Measured, b.Limit, b.Unit, verdict)
+		fmt.Fprintf(w, "%-*s %10.4g %10.4g  %-8s %s\n", width, b.Name, b.Measured, b.Limit, b.Unit, verdict)
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -27,8 +27,9 @@ import (
 )
 
 const (
-	roleUpstream = "upstream"
-	roleProxy    = "proxy"
+	roleUpstream  = "upstream"
+	roleProxy     = "proxy"
+	roleCollector = "collector"
 
 	model = "test-model"
 
@@ -49,12 +50,19 @@ func serveRole(role string, args []string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	at := addresses{Listen: l.Addr().String()}
-	var h http.Handler = http.HandlerFunc(answer)
-	if role == roleProxy {
-		if len(args) != 1 {
-			return fmt.Errorf("proxy: wants the upstream's address")
+	var h http.Handler = newUpstream()
+	switch role {
+	case roleCollector:
+		h = http.HandlerFunc(collect)
+	case roleProxy:
+		if len(args) != 2 {
+			return fmt.Errorf("proxy: wants the upstream's address and how many connections to it there may be, 0 for any number")
 		}
-		h = bareProxy(args[0])
+		most, err := strconv.Atoi(args[1])
+		if err != nil {
+			return fmt.Errorf("proxy: %w", err)
+		}
+		h = bareProxy(args[0], most)
 		admin, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return err
@@ -74,11 +82,12 @@ func serveRole(role string, args []string, in io.Reader, out io.Writer) error {
 // connections as Headgate keeps. It reads a body before it passes it on: else an
 // upstream that answers at once breaks some of its streams, because the server
 // closes the body when the answer begins, while the transport still looks for
-// its end.
-func bareProxy(upstream string) http.Handler {
+// its end. most is how many requests the upstream gets at once, the others wait for a
+// connection; 0 is any number.
+func bareProxy(upstream string, most int) http.Handler {
 	p := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: upstream})
 	p.FlushInterval = -1
-	p.Transport = &http.Transport{MaxIdleConns: 256, MaxIdleConnsPerHost: 256, DisableCompression: true}
+	p.Transport = &http.Transport{MaxIdleConns: 256, MaxIdleConnsPerHost: 256, MaxConnsPerHost: most, DisableCompression: true}
 	p.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // clients leave in the end
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -90,6 +99,9 @@ func bareProxy(upstream string) http.Handler {
 	})
 }
 
+// collect takes what is exported to it and keeps nothing.
+func collect(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
+
 // watched answers as Headgate's admin listener does.
 func watched() http.Handler {
 	mux := http.NewServeMux()
@@ -99,71 +111,13 @@ func watched() http.Handler {
 	return mux
 }
 
-// answer is the upstream: an engine that sends as many events as the prompt asks
-// for ("events N pace D "), each when it is due.
-func answer(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/v1/models" {
-		_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"`+model+`","object":"model"}]}`)
-		return
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	var events int
-	var pace string
-	if _, ask, ok := bytes.Cut(body, []byte("events ")); !ok {
-		http.Error(w, "the prompt asks for no events", http.StatusBadRequest)
-		return
-	} else if _, err := fmt.Sscanf(string(ask[:min(len(ask), 64)]), "%d pace %s", &events, &pace); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	every, err := time.ParseDuration(pace)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	control := http.NewResponseController(w)
-	var b []byte
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	start := time.Now()
-	for i := range events {
-		if wait := time.Until(start.Add(time.Duration(i) * every)); wait > 0 {
-			timer.Reset(wait)
-			select {
-			case <-timer.C:
-			case <-r.Context().Done():
-				return
-			}
-		}
-		finish := "null"
-		if i == events-1 {
-			finish = `"stop"`
-		}
-		b = append(b[:0], `data: {"id":"chatcmpl-9f2c41d07b3e4a58","object":"chat.completion.chunk","created":1760000000,"model":"`+model+
-			`","choices":[{"index":0,"delta":{"content":"at `...)
-		b = strconv.AppendInt(b, time.Now().UnixNano(), 10)
-		b = append(append(append(b, ` "},"logprobs":null,"finish_reason":`...), finish...), "}]}\n\n"...)
-		if i == events-1 {
-			b = append(b, "data: [DONE]\n\n"...)
-		}
-		if _, err := w.Write(b); err != nil {
-			return
-		}
-		if control.Flush() != nil {
-			return
-		}
-	}
-}
-
 // process is a role that runs.
 type process struct {
 	addresses
-	cmd   *exec.Cmd
-	input io.WriteCloser // its end ends a role
+	cmd    *exec.Cmd
+	input  io.WriteCloser // its end ends a role
+	header string         // that requests to it need
+	others bool           // it is a peer
 }
 
 // startRole runs this program as a role.
@@ -191,33 +145,24 @@ func startRole(role string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// startHeadgate runs the released program before the upstream, with a journal
-// in dir, and returns once it would take requests.
-func startHeadgate(program, dir, upstream string, slots, depth int) (*process, error) {
+// keyHash is of the key that all clients have.
+var keyHash = func() string {
 	hash, err := identity.Hash(identity.NewSecret(key))
+	if err != nil {
+		panic(err)
+	}
+	return hash
+}()
+
+// startHeadgate runs the released program before the upstream, with a journal
+// in the setting's folder, and returns once it would take requests.
+func startHeadgate(program string, s setting) (*process, error) {
+	config, err := s.write("headgate.yaml")
 	if err != nil {
 		return nil, err
 	}
-	config := filepath.Join(dir, "headgate.yaml")
-	text := fmt.Sprintf(`listen: 127.0.0.1:0
-admin: {listen: "127.0.0.1:0"}
-limits: {max_connections: 65536, drain_timeout: 1s}
-journal: {file: %q}
-keys:
-  - {name: bench, tenant: bench, hash: %q, classes: [interactive, batch]}
-pools:
-  - name: main
-    models: [%s]
-    engines:
-      - {name: gpu0, kind: openai, url: "http://%s", slots: %d, kv_tokens: 500000000}
-    classes:
-      - {name: interactive, floor: {slots: %d}, queue: {depth: %d, per_tenant: 0, wait: 0s}}
-      - {name: batch, floor: {slots: 1}, unlent: {slots: 1}}
-`, filepath.Join(dir, "journal.jsonl"), hash, model, upstream, slots+1, slots, depth)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
 	p := &process{cmd: exec.Command(program, "serve", "-c", config)}
+	p.cmd.SysProcAttr = endsWithUs()
 	said, err := p.cmd.StderrPipe()
 	if err != nil {
 		return nil, err
@@ -264,6 +209,10 @@ pools:
 func (p *process) stop() {
 	if p.input != nil {
 		_ = p.input.Close()
+	} else if p.others {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		// What holds connections open may take its time over it.
+		defer time.AfterFunc(2*time.Second, func() { _ = p.cmd.Process.Kill() }).Stop()
 	} else {
 		_ = p.cmd.Process.Signal(os.Interrupt)
 	}

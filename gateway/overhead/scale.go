@@ -34,11 +34,11 @@ type crowd struct {
 }
 
 // join opens n connections, spread over so long, and sends each the request.
-func (c *crowd) join(addr, text string, events, n int, spread time.Duration) error {
-	start := time.Now()
+func (c *crowd) join(to target, a ask, n int, spread time.Duration) error {
+	start, text := time.Now(), a.body()
 	for i := range n {
 		time.Sleep(time.Until(start.Add(spread * time.Duration(i) / time.Duration(n))))
-		s, err := dial(addr)
+		s, err := to.dial()
 		if err != nil {
 			return fmt.Errorf("client %d: %w", i, err)
 		}
@@ -48,20 +48,20 @@ func (c *crowd) join(addr, text string, events, n int, spread time.Duration) err
 		if err := s.send(text); err != nil {
 			return fmt.Errorf("client %d: %w", i, err)
 		}
-		c.all.Go(func() { c.listen(s, events) })
+		c.all.Go(func() { c.listen(s, a) })
 	}
 	return nil
 }
 
-func (c *crowd) listen(s *stream, events int) {
+func (c *crowd) listen(s *stream, a ask) {
 	first := true
-	err := s.receive(events, func(at, sent time.Time) {
+	err := s.receive(a, func(e event) {
 		if first {
 			first = false
 			c.begun.Add(1)
 		}
 		c.mu.Lock()
-		c.delays = append(c.delays, ms(at.Sub(sent)))
+		c.delays = append(c.delays, ms(e.at.Sub(e.sent)))
 		c.mu.Unlock()
 	})
 	c.mu.Lock()
@@ -182,7 +182,7 @@ func measureScale(o *options, out io.Writer) (*report, error) {
 func (b *bench) crowded(o *options, r *report, arm string) error {
 	p := b.arms[arm]
 	const hour = 3600
-	text := body(hour, time.Second)
+	a := ask{events: hour, pace: time.Second}
 	before, err := p.usage(true)
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func (b *bench) crowded(o *options, r *report, arm string) error {
 	c := new(crowd)
 	defer c.leave()
 	spread := time.Duration(o.streaming+o.waiting) * time.Millisecond
-	if err := c.join(p.Listen, text, hour, o.streaming, spread); err != nil {
+	if err := c.join(b.target(arm), a, o.streaming, spread); err != nil {
 		return err
 	}
 	all := func() (bool, error) {
@@ -230,7 +230,7 @@ func (b *bench) crowded(o *options, r *report, arm string) error {
 	r.add(streamResident, arm, "KiB", (streaming.resident-before.resident)/n)
 	peak := streaming
 	if arm == headgate && o.waiting > 0 {
-		if err := c.join(p.Listen, text, hour, o.waiting, spread); err != nil {
+		if err := c.join(b.target(arm), a, o.waiting, spread); err != nil {
 			return err
 		}
 		queued := 0

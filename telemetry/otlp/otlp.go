@@ -332,16 +332,30 @@ func field(b []byte, want protowire.Type) []byte {
 }
 
 func pack(m proto.Message) ([]byte, error) {
-	raw, err := proto.Marshal(m)
+	p := packers.Get().(*packer)
+	defer packers.Put(p)
+	raw, err := proto.MarshalOptions{}.MarshalAppend(p.raw[:0], m)
 	if err != nil {
 		return nil, err
 	}
+	p.raw = raw
 	var b bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed) // the level is valid
-	_, _ = z.Write(raw)                             // a buffer takes everything
-	_ = z.Close()
+	p.zip.Reset(&b)
+	_, _ = p.zip.Write(raw) // a buffer takes everything
+	_ = p.zip.Close()
 	return b.Bytes(), nil
 }
+
+// packer is what packing an export takes, a megabyte and more.
+type packer struct {
+	zip *gzip.Writer
+	raw []byte
+}
+
+var packers = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
+	return &packer{zip: z}
+}}
 
 // scope is what all of it comes from.
 func (x *Exporter) scope() *commonpb.InstrumentationScope {

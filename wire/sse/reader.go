@@ -140,6 +140,13 @@ func (r *Reader) Next() (Event, error) {
 	}
 }
 
+// More tells that Next has an event without another read, since its blank line is there.
+// Where it says no there may be one all the same.
+func (r *Reader) More() bool {
+	rest := r.buf[r.pos:r.end]
+	return bytes.Contains(rest, []byte("\n\n")) || bytes.Contains(rest, []byte("\r\n\r\n"))
+}
+
 // skipLF passes the second half of a CRLF whose first half came in an earlier
 // read, or ended the line before.
 func (r *Reader) skipLF() {
