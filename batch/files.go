@@ -2,7 +2,9 @@ package batch
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"regexp"
 	"time"
 )
 
@@ -12,7 +14,8 @@ type Files interface {
 	// Commit has returned nil; a name that is there already is replaced. Close without
 	// Commit leaves nothing.
 	Create(ctx context.Context, id string) (Upload, error)
-	// Open reads a content. fs.ErrNotExist: there is none.
+	// Open reads a content, until it is closed, whatever becomes of ctx then. fs.ErrNotExist:
+	// there is none.
 	Open(ctx context.Context, id string) (Content, error)
 	// Remove ends a content; one that is not there is no error.
 	Remove(ctx context.Context, id string) error
@@ -32,4 +35,15 @@ type Content interface {
 	io.ReaderAt
 	io.Closer
 	Size() int64
+}
+
+var contentNames = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}$`)
+
+// CheckContent tells whether a content may be called so: by nothing that means anything to a
+// file system or in a URL.
+func CheckContent(id string) error {
+	if !contentNames.MatchString(id) {
+		return fmt.Errorf("file name %q; allowed: up to 200 letters, digits, _, - and ., with no . first", id)
+	}
+	return nil
 }

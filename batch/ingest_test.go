@@ -34,11 +34,11 @@ func (text) Close() error { return nil }
 func ingested(t testing.TB, endpoint, input string, l batch.Limits) (*batchtest.Memory, *batch.Batch) {
 	t.Helper()
 	s := batchtest.NewMemory()
-	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t", Purpose: "batch"}); err != nil {
+	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t", Purpose: "batch"}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 	b := &batch.Batch{ID: "batch_1", Tenant: "t", Endpoint: endpoint, Input: "file-in", Created: second(0), Expires: second(1e6)}
-	if err := s.CreateBatch(background, b); err != nil {
+	if err := s.CreateBatch(background, b, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := batch.Ingest(background, s, text{strings.NewReader(input)}, b, l, func() time.Time { return second(1) }); err != nil {
@@ -178,11 +178,11 @@ func TestIngestAgain(t *testing.T) {
 	limits := batch.Limits{Line: 1000, Items: 2000}
 	once, _ := ingested(t, "/v1/x", input.String(), limits)
 	s := batchtest.NewMemory()
-	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t"}); err != nil {
+	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t"}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 	b := &batch.Batch{ID: "batch_1", Tenant: "t", Endpoint: "/v1/x", Input: "file-in", Created: second(0), Expires: second(1e6)}
-	if err := s.CreateBatch(background, b); err != nil {
+	if err := s.CreateBatch(background, b, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 	now := func() time.Time { return second(1) }

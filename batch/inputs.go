@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"sync"
 )
 
@@ -30,7 +31,7 @@ func (s *inputs) open(ctx context.Context, id string) (Content, error) {
 	if in == nil {
 		c, err := s.files.Open(ctx, id)
 		if err != nil {
-			return nil, fmt.Errorf("the input file can't be read: %w", err)
+			return nil, fmt.Errorf("%w: %w", errInput, err)
 		}
 		in = &input{Content: c}
 		s.users[id] = in
@@ -54,7 +55,14 @@ func readBody(in Content, it Item) ([]byte, error) {
 	line := make([]byte, it.Length)
 	// A reader may say at the file's last byte that it is the last.
 	if n, err := in.ReadAt(line, it.Offset); n < len(line) || err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("the input file can't be read at byte %d: %w", it.Offset, err)
+		return nil, fmt.Errorf("%w at byte %d: %w", errInput, it.Offset, err)
 	}
 	return requestBody(line)
+}
+
+var errInput = errors.New("the input file can't be read")
+
+// away tells that the place of files failed, and not that the file is not there, or not as it was.
+func away(err error) bool {
+	return errors.Is(err, errInput) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, io.EOF)
 }

@@ -18,6 +18,8 @@ type Metrics struct {
 	done    *prometheus.CounterVec
 	tokens  *prometheus.CounterVec
 	wasted  *prometheus.CounterVec
+	served  *prometheus.CounterVec
+	lost    *prometheus.CounterVec
 	again   *prometheus.CounterVec
 	fenced  prometheus.Counter
 }
@@ -41,8 +43,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "headgate_batch_output_tokens_total", Help: "Tokens generated of items that are done, by what they ran on at last.",
 		}, []string{"class", "capacity"}),
 		wasted: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "headgate_batch_wasted_tokens_total", Help: "Tokens of items that are done which were generated more than once.",
+			Name: "headgate_batch_wasted_tokens_total", Help: "Tokens that were generated for items and are in no answer: after the last checkpoint before an item was put back, or of one that was given up, cancelled or expired.",
 		}, []string{"class"}),
+		served: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "headgate_batch_tenant_output_tokens_total", Help: "As headgate_batch_output_tokens_total, by tenant; behind the first 200 tenants all others are one, without a name.",
+		}, []string{"tenant", "capacity"}),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "headgate_batch_tenant_wasted_tokens_total", Help: "As headgate_batch_wasted_tokens_total, by tenant in the same way.",
+		}, []string{"tenant"}),
 		again: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "headgate_batch_items_put_back_total", Help: "Items that were put back: they failed and are tried again, were refused by admission, or were stopped.",
 		}, []string{"class", "cause"}),
@@ -53,7 +61,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, s := range []Status{Validating, InProgress, Finalizing, Cancelling} {
 		m.batches.WithLabelValues(string(s))
 	}
-	reg.MustRegister(m.batches, m.items, m.oldest, m.done, m.tokens, m.wasted, m.again, m.fenced)
+	reg.MustRegister(m.batches, m.items, m.oldest, m.done, m.tokens, m.wasted, m.served, m.lost, m.again, m.fenced)
 	return m
 }
 
@@ -65,25 +73,38 @@ type TenantStatus struct {
 	Backlog, Running int64
 	Oldest           time.Time
 	// Since the process began: items that got their line, those of them that ran on a loan at
-	// last, tokens generated, and generated more than once.
-	Done, Failed, OnLoans, Output, Wasted int64
+	// last, tokens of their answers, those of them on a loan, and what was generated and is in
+	// no answer.
+	Done, Failed, OnLoans, Output, OutputOnLoans, Wasted int64
 }
+
+// tenantCount is one that is counted.
+type tenantCount struct {
+	TenantStatus
+	label string // in metrics
+}
+
+// mostTenants bounds the tenants that metrics have.
+const mostTenants = 200
 
 // counters are a worker's own, by tenant, beside its metrics.
 type counters struct {
 	metrics *Metrics
 	mu      sync.Mutex
-	tenants map[string]*TenantStatus
+	tenants map[string]*tenantCount
 	classes map[string]bool // that were shown
 }
 
-func (c *counters) tenantLocked(name string) *TenantStatus {
+func (c *counters) tenantLocked(name string) *tenantCount {
 	if c.tenants == nil {
-		c.tenants = map[string]*TenantStatus{}
+		c.tenants = map[string]*tenantCount{}
 	}
 	t := c.tenants[name]
 	if t == nil {
-		t = &TenantStatus{Tenant: name}
+		t = &tenantCount{TenantStatus: TenantStatus{Tenant: name}}
+		if len(c.tenants) < mostTenants {
+			t.label = name
+		}
 		c.tenants[name] = t
 	}
 	return t
@@ -165,40 +186,39 @@ func (c *counters) ended(out write, fenced bool) {
 		}
 		return
 	}
+	t := c.tenantLocked(out.Tenant)
+	wasted := out.wasted()
+	t.Wasted += wasted
+	if m != nil {
+		m.wasted.WithLabelValues(out.Class).Add(float64(wasted))
+		m.lost.WithLabelValues(t.label).Add(float64(wasted))
+	}
 	if out.retry != nil {
 		if m != nil {
-			cause := "stopped"
-			if out.retry.Failed {
-				cause = "failed"
-			} else if out.answer != nil {
-				cause = "refused"
-			}
-			m.again.WithLabelValues(out.Class, cause).Inc()
+			m.again.WithLabelValues(out.Class, out.became()).Inc()
 		}
 		return
 	}
-	o, capacity, result := out.outcome, "none", "completed"
+	o, capacity := out.outcome, "none"
 	if out.answer != nil {
 		capacity = "floor"
 		if out.answer.Loan {
 			capacity = "loan"
 		}
 	}
-	t := c.tenantLocked(out.Tenant)
 	t.Done++
 	if o.Failed {
 		t.Failed++
-		result = "failed"
-	}
-	if capacity == "loan" {
-		t.OnLoans++
 	}
 	t.Output += o.Output
-	t.Wasted += o.Wasted
+	if capacity == "loan" {
+		t.OnLoans++
+		t.OutputOnLoans += o.Output
+	}
 	if m != nil {
-		m.done.WithLabelValues(out.Class, capacity, result).Inc()
+		m.done.WithLabelValues(out.Class, capacity, out.became()).Inc()
 		m.tokens.WithLabelValues(out.Class, capacity).Add(float64(o.Output))
-		m.wasted.WithLabelValues(out.Class).Add(float64(o.Wasted))
+		m.served.WithLabelValues(t.label, capacity).Add(float64(o.Output))
 	}
 }
 
@@ -209,7 +229,7 @@ func (w *Worker) Tenants() []TenantStatus {
 	defer c.mu.Unlock()
 	var all []TenantStatus
 	for _, t := range c.tenants {
-		all = append(all, *t)
+		all = append(all, t.TenantStatus)
 	}
 	slices.SortFunc(all, func(x, y TenantStatus) int { return cmp.Compare(x.Tenant, y.Tenant) })
 	return all

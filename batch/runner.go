@@ -34,6 +34,9 @@ type Job struct {
 	// call says after ctx has ended is always written: a runner that is stopped calls it once
 	// more, before it returns.
 	Checkpoint func(output int64, kept func() json.RawMessage)
+	// Wasted is called, before Run returns, with how many tokens were generated that are neither
+	// in the answer nor, without one, in what the last call of Checkpoint had to keep.
+	Wasted func(tokens int64)
 }
 
 // Answer is what became of a request.
@@ -48,6 +51,5 @@ type Answer struct {
 	// gateway that drains): it counts as no attempt, and the worker offers less.
 	Retry, Refused bool
 	RetryAfter     time.Duration
-	// Tokens as they were counted, and generated more than once.
-	Prompt, Output, Wasted int64
+	Prompt, Output int64 // tokens as they were counted
 }

@@ -16,6 +16,28 @@ type write struct {
 	outcome *Outcome
 }
 
+// became is what became of it, in a word of a metric.
+func (w *write) became() string {
+	switch {
+	case w.outcome != nil && w.outcome.Failed:
+		return "failed"
+	case w.outcome != nil:
+		return "completed"
+	case w.retry.Failed:
+		return "failed"
+	case w.answer != nil:
+		return "refused"
+	}
+	return "stopped"
+}
+
+func (w *write) wasted() int64 {
+	if w.outcome != nil {
+		return w.outcome.Wasted
+	}
+	return w.retry.Wasted
+}
+
 // saver writes down what items come to. What comes while one write is under way goes into
 // the next, so that many items share the disk's time; and what the storage did not
 // take is tried again until it does.

@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"headgate/identity"
+	"headgate/journal"
 	"headgate/wire"
 )
 
@@ -53,11 +54,13 @@ type ServiceConfig struct {
 	Store Store
 	Files Files
 	// Wake tells the worker that a batch was created or cancelled.
-	Wake func()
-	Log  *slog.Logger
+	Wake   func()
+	Log    *slog.Logger
+	Events *Events // nil: nobody is told
 
-	// MaxFile is the largest file, in bytes.
+	// MaxFile is the largest file, in bytes, and Most what one tenant may have of all.
 	MaxFile int64
+	Most    Holdings
 	// KeepInput is how long a file of purpose batch is kept that doesn't say how long; 0: for ever.
 	KeepInput time.Duration
 	// MinWindow and MaxWindow bound a batch's completion window.
@@ -114,17 +117,33 @@ type Incoming struct {
 	tenant string
 	to     Upload
 	bytes  int64
+	before Holdings // what the tenant had
 }
 
 // Upload begins a file. Its purpose is asked for at the end: a form may have it behind
 // the content.
 func (s *Service) Upload(ctx context.Context, p *identity.Principal) (*Incoming, *wire.Error) {
-	id := newID("file-")
-	to, err := s.cfg.Files.Create(ctx, id)
-	if err != nil {
+	u := &Incoming{s: s, id: newID("file-"), tenant: p.Tenant}
+	var err error
+	if s.cfg.Most != (Holdings{}) {
+		// What can't be kept need not come: that it can is decided at the end, beside others
+		// that come meanwhile.
+		if u.before, err = s.cfg.Store.Holdings(ctx, p.Tenant); err == nil {
+			err = u.fits(1)
+		}
+		if err != nil {
+			return nil, s.failed(ctx, "create a file", err)
+		}
+	}
+	if u.to, err = s.cfg.Files.Create(ctx, u.id); err != nil {
 		return nil, s.failed(ctx, "create a file", err)
 	}
-	return &Incoming{s: s, id: id, tenant: p.Tenant, to: to}, nil
+	return u, nil
+}
+
+// fits tells whether the tenant may have the file, as far as is known, with so many bytes.
+func (u *Incoming) fits(bytes int64) error {
+	return u.before.Check(Holdings{Files: 1, Bytes: bytes}, u.s.cfg.Most)
 }
 
 // Take takes the content, up to the largest that is allowed. An error of in's is
@@ -135,6 +154,9 @@ func (u *Incoming) Take(ctx context.Context, in io.Reader) (failed *wire.Error, 
 		n, err := in.Read(buf)
 		if u.bytes += int64(n); u.bytes > u.s.cfg.MaxFile {
 			return wire.NewError(wire.CodeBodyTooLarge, "the file is larger than %d bytes", u.s.cfg.MaxFile), nil
+		}
+		if err := u.fits(u.bytes); err != nil {
+			return u.s.failed(ctx, "write a file", err), nil
 		}
 		if n > 0 {
 			if _, err := u.to.Write(buf[:n]); err != nil {
@@ -172,7 +194,7 @@ func (u *Incoming) Finish(ctx context.Context, name, purpose string, keep time.D
 	if err := u.to.Commit(); err != nil {
 		return nil, u.s.failed(ctx, "write a file", err)
 	}
-	if err := u.s.cfg.Store.CreateFile(ctx, f); err != nil {
+	if err := u.s.cfg.Store.CreateFile(ctx, f, u.s.cfg.Most); err != nil {
 		return nil, u.s.failed(ctx, "record a file", err)
 	}
 	return f, nil
@@ -334,12 +356,13 @@ func (s *Service) Create(ctx context.Context, p *identity.Principal, n *NewBatch
 		ID: newID("batch_"), Tenant: p.Tenant, Key: p.Name, Class: class, Endpoint: n.Endpoint, Window: window, Metadata: n.Metadata, KeepOutput: n.KeepOutput,
 		Input: input.ID, Status: Validating, Created: now, Expires: now.Add(window),
 	}
-	switch err := s.cfg.Store.CreateBatch(ctx, b); {
+	switch err := s.cfg.Store.CreateBatch(ctx, b, s.cfg.Most); {
 	case errors.Is(err, ErrNotFound): // it was deleted meanwhile
 		return nil, wire.FileNotFound(n.Input, "input_file_id")
 	case err != nil:
 		return nil, s.failed(ctx, "create a batch", err)
 	}
+	s.cfg.Events.batch(journal.BatchCreated, b)
 	s.cfg.Wake()
 	return b, nil
 }
@@ -446,6 +469,7 @@ func (s *Service) Cancel(ctx context.Context, p *identity.Principal, id string) 
 	case err != nil:
 		return nil, s.failed(ctx, "cancel a batch", err)
 	}
+	s.cfg.Events.batch(journal.BatchCancelling, b)
 	s.cfg.Wake()
 	return b, nil
 }
@@ -479,10 +503,17 @@ func (s *Service) Results(ctx context.Context, p *identity.Principal, id string,
 	return lines, next, nil
 }
 
-// failed is what a client is told of a fault of the storage; the log is told the rest.
+// failed is what a client is told of a fault of the storage, of which the log is told the rest,
+// or of a bound.
 func (s *Service) failed(ctx context.Context, what string, err error) *wire.Error {
 	if ctx.Err() != nil {
 		return wire.ClientClosed()
+	}
+	if full := (*FullError)(nil); errors.As(err, &full) {
+		if full.What == "batches" {
+			return wire.TenantBatchesFull(full.Most)
+		}
+		return wire.TenantStorageFull(full.What, full.Most)
 	}
 	s.cfg.Log.Error("batch storage failed", "to", what, "err", err)
 	if errors.Is(err, ErrFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {

@@ -89,11 +89,16 @@ func (f *failing) names(t *testing.T) (all []string) {
 
 func newServed(t *testing.T, store batch.Store) *served {
 	s := &served{t: t, store: store, contents: &failing{Files: batchtest.NewContents()}}
-	s.Service = batch.NewService(batch.ServiceConfig{
-		Store: store, Files: s.contents, Wake: func() { s.woken++ }, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
-		MaxFile: maxFile, KeepInput: 30 * 24 * time.Hour, MinWindow: time.Hour, MaxWindow: 48 * time.Hour, Class: "batch",
-	})
+	s.bound(batch.Holdings{})
 	return s
+}
+
+// bound gives every tenant bounds.
+func (s *served) bound(most batch.Holdings) {
+	s.Service = batch.NewService(batch.ServiceConfig{
+		Store: s.store, Files: s.contents, Wake: func() { s.woken++ }, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
+		MaxFile: maxFile, Most: most, KeepInput: 30 * 24 * time.Hour, MinWindow: time.Hour, MaxWindow: 48 * time.Hour, Class: "batch",
+	})
 }
 
 func (s *served) upload(p *identity.Principal, text, purpose string, keep time.Duration) (*batch.File, *wire.Error) {
@@ -188,11 +193,11 @@ type broken struct {
 	err error
 }
 
-func (b *broken) CreateFile(ctx context.Context, f *batch.File) error {
+func (b *broken) CreateFile(ctx context.Context, f *batch.File, most batch.Holdings) error {
 	if b.err != nil {
 		return b.err
 	}
-	return b.Store.CreateFile(ctx, f)
+	return b.Store.CreateFile(ctx, f, most)
 }
 
 func (b *broken) Batch(ctx context.Context, tenant, id string) (*batch.Batch, error) {
@@ -237,6 +242,51 @@ func TestStorageFails(t *testing.T) {
 	b.err = nil
 	if _, failed := s.upload(alice, "x", "batch", 0); failed != nil {
 		t.Errorf("once the storage is back: %s", said(failed))
+	}
+}
+
+// TestBounds: a tenant that has as much as it may is told so, before what it sends comes if
+// that is known, and what it deletes makes room.
+func TestBounds(t *testing.T) {
+	s := newServed(t, batchtest.NewMemory())
+	s.bound(batch.Holdings{Files: 2, Bytes: 10, Batches: 1})
+	f := s.file(alice) // of 3 bytes
+	if _, failed := s.upload(alice, "12345678", "user_data", 0); said(failed) != "429 tenant_storage_full : your files would be more than the limit of 10 bytes; delete files, or wait until some expire" {
+		t.Errorf("eight bytes more: %s", said(failed))
+	}
+	// Two come at the same time, and there is room for one.
+	var ups [2]*batch.Incoming
+	for i := range ups {
+		up, failed := s.Upload(t.Context(), alice)
+		if failed == nil {
+			failed, _ = up.Take(t.Context(), strings.NewReader("1234567"))
+		}
+		if failed != nil {
+			t.Fatal(said(failed))
+		}
+		ups[i] = up
+	}
+	full := "429 tenant_storage_full : your files would be more than the limit of 2 files; delete files, or wait until some expire"
+	for i, want := range []string{"ok", full} {
+		if _, failed := ups[i].Finish(t.Context(), "x", "user_data", 0); said(failed) != want {
+			t.Errorf("upload %d: %s", i, said(failed))
+		}
+		ups[i].Close()
+	}
+	if _, failed := s.Upload(t.Context(), alice); said(failed) != full {
+		t.Errorf("before it comes: %s", said(failed))
+	}
+	if _, failed := s.upload(bob, "123", "user_data", 0); failed != nil {
+		t.Errorf("another tenant: %s", said(failed))
+	}
+	ask := &batch.NewBatch{Input: f.ID, Endpoint: "/v1/chat/completions", Window: "24h"}
+	for _, want := range []string{"ok", "429 tenant_batches_full : 1 of your batches have not ended, which is the limit; wait for one's end, or cancel one"} {
+		if _, failed := s.Create(t.Context(), alice, ask); said(failed) != want {
+			t.Errorf("a batch: %s", said(failed))
+		}
+	}
+	if s.log.Len() > 0 {
+		t.Errorf("a bound is no fault of the storage: %s", &s.log)
 	}
 }
 

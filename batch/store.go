@@ -29,8 +29,12 @@ type Waiting struct {
 // several processes where the storage is. Times come from the caller, and are kept to
 // the microsecond. A change that returned nil is on the disk.
 type Store interface {
-	// CreateFile writes a new file's row.
-	CreateFile(ctx context.Context, f *File) error
+	// Holdings are what a tenant has at the moment.
+	Holdings(ctx context.Context, tenant string) (Holdings, error)
+
+	// CreateFile writes a new file's row. A *FullError: the tenant would have more than most. Of
+	// several at a time no two both get the last room.
+	CreateFile(ctx context.Context, f *File, most Holdings) error
 	File(ctx context.Context, tenant, id string) (*File, error)
 	// Files lists a tenant's files; more tells whether there are others behind the page.
 	Files(ctx context.Context, tenant string, p Page) (files []*File, more bool, err error)
@@ -44,7 +48,8 @@ type Store interface {
 	Strays(ctx context.Context, ids []string) ([]string, error)
 
 	// CreateBatch writes a new batch, Validating. ErrNotFound: its input file is none of the tenant's.
-	CreateBatch(ctx context.Context, b *Batch) error
+	// most is as in CreateFile.
+	CreateBatch(ctx context.Context, b *Batch, most Holdings) error
 	Batch(ctx context.Context, tenant, id string) (*Batch, error)
 	Batches(ctx context.Context, tenant string, p Page) (batches []*Batch, more bool, err error)
 	// Unfinished lists batches of all tenants that have not ended, oldest first: what a

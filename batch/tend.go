@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"sync"
 	"time"
+
+	"headgate/journal"
 )
 
 const (
@@ -145,13 +147,37 @@ func (w *Worker) alone(ctx context.Context, b *Batch, do func(context.Context, *
 func (w *Worker) ingest(ctx context.Context, b *Batch) (bool, error) {
 	in, err := w.cfg.Files.Open(ctx, b.Input)
 	if errors.Is(err, fs.ErrNotExist) {
-		return true, w.cfg.Store.Fail(ctx, b.ID, []LineError{{Code: codeGone, Message: fmt.Sprintf("The content of file %s is gone.", b.Input)}}, time.Now())
+		if err := w.cfg.Store.Fail(ctx, b.ID, []LineError{{Code: codeGone, Message: fmt.Sprintf("The content of file %s is gone.", b.Input)}}, time.Now()); err != nil {
+			return true, err
+		}
+		w.tell(ctx, b)
+		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
 	defer in.Close()
-	return true, Ingest(ctx, w.cfg.Store, in, b, w.cfg.Limits, time.Now)
+	if err := Ingest(ctx, w.cfg.Store, in, b, w.cfg.Limits, time.Now); err != nil {
+		return true, err
+	}
+	w.tell(ctx, b)
+	return true, nil
+}
+
+// tell writes down for operators that a batch has started, or ended.
+func (w *Worker) tell(ctx context.Context, b *Batch) {
+	if w.cfg.Events == nil {
+		return
+	}
+	b, err := w.cfg.Store.Batch(ctx, b.Tenant, b.ID)
+	if err != nil {
+		return // it is done all the same
+	}
+	kind := journal.BatchStarted
+	if b.Status.Ended() {
+		kind = journal.BatchEnded
+	}
+	w.cfg.Events.batch(kind, b)
 }
 
 // conclude brings a batch to its end: what is not done lapses, the lines are written into
@@ -185,6 +211,7 @@ func (w *Worker) conclude(ctx context.Context, b *Batch) (bool, error) {
 		if b, err = s.Batch(ctx, b.Tenant, b.ID); err != nil {
 			return false, err
 		}
+		w.cfg.Events.batch(journal.BatchFinalizing, b)
 	}
 	output, err := w.writeLines(ctx, b, "output", false)
 	if err != nil {
@@ -194,7 +221,11 @@ func (w *Worker) conclude(ctx context.Context, b *Batch) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return true, s.Finish(ctx, b.ID, output, problems, time.Now())
+	if err := s.Finish(ctx, b.ID, output, problems, time.Now()); err != nil {
+		return true, err
+	}
+	w.tell(ctx, b)
+	return true, nil
 }
 
 func (w *Worker) expired(it Item) Outcome {

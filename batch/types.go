@@ -3,6 +3,7 @@ package batch
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -95,7 +96,7 @@ func (b *Batch) Ended() time.Time {
 // the same for a million items as for one.
 type Counts struct {
 	Total, Completed, Failed int64
-	// Tokens of the answers, and of those what was generated more than once.
+	// Tokens of the answers, and what was generated and is in none.
 	Prompt, Output, Wasted int64
 }
 
@@ -168,6 +169,39 @@ type Retry struct {
 	// Failed: this counts as an attempt. Why is the last failure, in words.
 	Failed bool
 	Why    string
+	Wasted int64 // tokens of the attempt that are not kept
+}
+
+// Holdings are what a tenant has. As a bound, 0 is none.
+type Holdings struct {
+	Files, Bytes int64
+	Batches      int64 // that have not ended
+}
+
+// FullError is why a tenant can't have more.
+type FullError struct {
+	What string // files, bytes or batches
+	Most int64
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("the tenant has as many %s as it may, %d", e.What, e.Most)
+}
+
+// Check tells whether there may be more; a *FullError says what not. What is not asked for is not held
+// against it.
+func (h Holdings) Check(more, most Holdings) error {
+	for _, c := range []struct {
+		what             string
+		have, more, most int64
+	}{
+		{"files", h.Files, more.Files, most.Files}, {"bytes", h.Bytes, more.Bytes, most.Bytes}, {"batches", h.Batches, more.Batches, most.Batches},
+	} {
+		if c.most > 0 && c.more > 0 && c.more > c.most-c.have {
+			return &FullError{c.what, c.most}
+		}
+	}
+	return nil
 }
 
 // Errors of a Store. Others are of the storage itself: what was asked may be done or not,

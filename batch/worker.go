@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ type Config struct {
 	Runner  Runner
 	Log     *slog.Logger // nil: none
 	Metrics *Metrics     // nil: none
+	Events  *Events      // nil: none
 
 	// Name is unique to this life of the process: nothing is held under a name that was used before.
 	Name string
@@ -95,9 +97,11 @@ type running struct {
 	end    context.CancelCauseFunc
 
 	mu     sync.Mutex
+	begun  bool      // it was admitted
 	output int64     // so far
 	kept   int64     // at the last checkpoint
 	at     time.Time // of it
+	wasted int64     // tokens that are neither in an answer nor, without one, in output
 }
 
 // Why an item's context ends.
@@ -268,13 +272,26 @@ func (w *Worker) run(ctx context.Context, r *running) {
 				ID: requestID(r.Batch, r.Line), Tenant: r.Tenant, Key: r.Key, Class: r.Class, Endpoint: r.Endpoint, Body: body, Kept: r.Kept,
 				Started:    func() { w.started(r) },
 				Checkpoint: func(output int64, kept func() json.RawMessage) { w.checkpoint(ctx, r, output, kept) },
+				Wasted:     r.waste,
 			})
 		}
+	}
+	if away(err) && ctx.Err() == nil {
+		// It is no fault of the item's, and others of the file would fare the same.
+		w.cfg.Log.Error("batch: an input file can't be read; its items wait", "batch", r.Batch, "file", r.Input, "error", err)
+		a, err = &Answer{Status: http.StatusServiceUnavailable, Retry: true, Refused: true}, nil
 	}
 	w.save.write(w.ended(ctx, r, a, err))
 }
 
 func (w *Worker) started(r *running) {
+	r.mu.Lock()
+	first := !r.begun
+	r.begun = true
+	r.mu.Unlock()
+	if first {
+		w.cfg.Events.started(r)
+	}
 	w.mu.Lock()
 	w.sched.Started(time.Now(), r.Batch, r.Line)
 	w.mu.Unlock()
@@ -293,17 +310,30 @@ func (w *Worker) checkpoint(ctx context.Context, r *running, output int64, kept 
 	w.save.checkpoint(r, Checkpoint{Batch: r.Batch, Line: r.Line, Fence: r.Fence, Kept: kept(), Output: output})
 }
 
+func (r *running) waste(tokens int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wasted += tokens
+}
+
 // ended decides what is written down of an item that came to an answer or an error.
 func (w *Worker) ended(ctx context.Context, r *running, a *Answer, err error) write {
 	out := write{running: r, answer: a}
+	r.mu.Lock()
+	output, kept, wasted := r.output, r.kept, r.wasted
+	r.mu.Unlock()
 	switch {
 	case err != nil && ctx.Err() != nil:
-		// It was stopped: others go on with it, or it lapses with its batch.
+		// It was stopped: others go on with it, or it lapses with its batch, and what is kept with it.
 		out.retry = &Retry{Why: context.Cause(ctx).Error()}
+		if why := context.Cause(ctx); errors.Is(why, errCancelled) || errors.Is(why, errExpired) {
+			kept = 0
+		}
 	case err == nil && a.Retry && a.Refused:
 		out.retry = &Retry{NotBefore: time.Now().Add(max(a.RetryAfter, w.backoff(r, 0))), Why: fmt.Sprintf("refused with status %d", a.Status)}
 	case err == nil && !a.Retry:
-		out.outcome = &Outcome{Failed: a.Status >= 400, Result: answerLine(r.Item, a, nil), Prompt: a.Prompt, Output: a.Output, Wasted: a.Wasted}
+		out.outcome = &Outcome{Failed: a.Status >= 400, Result: answerLine(r.Item, a, nil), Prompt: a.Prompt, Output: a.Output}
+		kept = output
 	default:
 		why := ""
 		if err != nil {
@@ -314,6 +344,7 @@ func (w *Worker) ended(ctx context.Context, r *running, a *Answer, err error) wr
 		if failures := r.Attempts + 1; failures >= w.cfg.Attempts {
 			out.outcome = &Outcome{Failed: true, Result: answerLine(r.Item, a, &itemError{codeAttempts,
 				fmt.Sprintf("The request failed %d times and is given up. The last failure: %s.", failures, why)})}
+			kept = 0
 		} else {
 			wait := w.backoff(r, r.Attempts)
 			if a != nil {
@@ -322,13 +353,14 @@ func (w *Worker) ended(ctx context.Context, r *running, a *Answer, err error) wr
 			out.retry = &Retry{Failed: true, NotBefore: time.Now().Add(wait), Why: why}
 		}
 		if a != nil && out.outcome != nil {
-			out.outcome.Prompt, out.outcome.Output, out.outcome.Wasted = a.Prompt, a.Output, a.Wasted
+			out.outcome.Prompt, out.outcome.Output = a.Prompt, a.Output
 		}
 	}
+	wasted += output - kept // what was told and not written goes with the rest
 	if out.retry != nil {
-		out.retry.Batch, out.retry.Line, out.retry.Fence = r.Batch, r.Line, r.Fence
+		out.retry.Batch, out.retry.Line, out.retry.Fence, out.retry.Wasted = r.Batch, r.Line, r.Fence, wasted
 	} else {
-		out.outcome.Batch, out.outcome.Line, out.outcome.Fence = r.Batch, r.Line, r.Fence
+		out.outcome.Batch, out.outcome.Line, out.outcome.Fence, out.outcome.Wasted = r.Batch, r.Line, r.Fence, wasted
 	}
 	return out
 }
@@ -377,6 +409,7 @@ func (w *Worker) over(out write, fenced bool) {
 	w.mu.Unlock()
 	r.end(nil)
 	w.counters.ended(out, fenced)
+	w.cfg.Events.over(out, fenced)
 	if fenced {
 		w.cfg.Log.Warn("batch: an item had been taken over", "batch", r.Batch, "line", r.Line)
 	}

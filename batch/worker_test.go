@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,11 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tidwall/gjson"
 
 	"headgate/batch"
 	"headgate/batch/batchtest"
+	"headgate/journal"
 )
 
 // engine is a Runner that is told what each request comes to.
@@ -106,7 +109,7 @@ func (w *world) write(id, text string) {
 	_, err = io.WriteString(up, text)
 	w.must(err)
 	w.must(up.Commit())
-	w.must(w.store.CreateFile(background, &batch.File{ID: id, Tenant: "t", Purpose: "batch", Created: time.Now()}))
+	w.must(w.store.CreateFile(background, &batch.File{ID: id, Tenant: "t", Purpose: "batch", Created: time.Now()}, batch.Holdings{}))
 }
 
 // batch makes one of so many lines, each of which asks for its number.
@@ -124,7 +127,7 @@ func (w *world) create(id string, window time.Duration) {
 	w.t.Helper()
 	now := time.Now()
 	w.must(w.store.CreateBatch(background, &batch.Batch{ID: id, Tenant: "t", Key: "k", Class: "batch", Endpoint: "/v1/x", Window: window,
-		Input: "in-" + id, Created: now, Expires: now.Add(window)}))
+		Input: "in-" + id, Created: now, Expires: now.Add(window)}, batch.Holdings{}))
 }
 
 func (w *world) get(id string) *batch.Batch {
@@ -977,7 +980,8 @@ func TestMetrics(t *testing.T) {
 			a := answer(j)
 			time.Sleep(10 * time.Second)
 			line := gjson.GetBytes(j.Body, "k").Int()
-			a.Loan, a.Wasted = line%2 == 0, 1
+			a.Loan = line%2 == 0
+			j.Wasted(1)
 			if line == 1 {
 				a.Status = 400
 			}
@@ -1014,13 +1018,123 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		shown("items batch claimed 2", "items batch ready 3", "items_done_total floor batch failed 1", "items_put_back_total failed batch 1",
-			"oldest_timestamp_seconds batch 0", "output_tokens_total floor batch 2", "unfinished in_progress 1", "wasted_tokens_total batch 1")
+			"oldest_timestamp_seconds batch 0", "output_tokens_total floor batch 2", "tenant_output_tokens_total floor t 2", "tenant_wasted_tokens_total t 2", "unfinished in_progress 1", "wasted_tokens_total batch 2")
 		w.until("b", batch.Completed)
 		time.Sleep(2 * time.Second)
 		shown("items_done_total floor batch completed 2", "items_done_total floor batch failed 1", "items_done_total loan batch completed 3",
-			"items_put_back_total failed batch 1", "output_tokens_total floor batch 6", "output_tokens_total loan batch 6", "wasted_tokens_total batch 6")
-		if have, want := worker.Tenants(), []batch.TenantStatus{{Tenant: "t", Done: 6, Failed: 1, OnLoans: 3, Output: 12, Wasted: 6}}; !slices.Equal(have, want) {
+			"items_put_back_total failed batch 1", "output_tokens_total floor batch 6", "output_tokens_total loan batch 6",
+			"tenant_output_tokens_total floor t 6", "tenant_output_tokens_total loan t 6", "tenant_wasted_tokens_total t 7", "wasted_tokens_total batch 7")
+		if have, want := worker.Tenants(), []batch.TenantStatus{{Tenant: "t", Done: 6, Failed: 1, OnLoans: 3, Output: 12, OutputOnLoans: 6, Wasted: 7}}; !slices.Equal(have, want) {
 			t.Errorf("%+v", have)
+		}
+	})
+}
+
+// gone are files that can't be reached until a moment.
+type gone struct {
+	batch.Files
+	until time.Time
+}
+
+func (g gone) Open(ctx context.Context, id string) (batch.Content, error) {
+	if time.Now().Before(g.until) {
+		return nil, errors.New("no answer from the bucket")
+	}
+	return g.Files.Open(ctx, id)
+}
+
+// TestFilesAway: that the place of files can't be reached costs time, and no attempt.
+func TestFilesAway(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 8, 3*time.Hour)
+		cfg := config("w")
+		worker, stop := w.start(cfg, &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
+			<-ctx.Done() // nothing is done in this life
+			return nil, ctx.Err()
+		}})
+		worker.Wake()
+		w.until("b", batch.InProgress)
+		stop()
+		cfg = config("v")
+		cfg.Files = gone{w.files, time.Now().Add(10 * time.Minute)}
+		_, stop = w.start(cfg, &engine{})
+		b := w.until("b", batch.Completed)
+		stop()
+		if output, _ := w.whole("b", 8); len(output) != 8 || b.CompletedAt.Sub(w.begun) < 10*time.Minute {
+			t.Errorf("%d lines, %v", len(output), b.CompletedAt.Sub(w.begun))
+		}
+	})
+}
+
+// TestEvents: an operator can follow a batch and its items in the journal.
+func TestEvents(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var lines bytes.Buffer
+		jw := journal.NewWriter(&lines, journal.Options{Start: w.begun, Buffer: 1000})
+		cfg := config("w")
+		cfg.Events = batch.NewEvents(jw, w.begun)
+		cfg.Pace = batch.Pace{Concurrency: 1, Ahead: 1, Quantum: 2, Reopen: time.Minute}
+		cfg.CheckpointTokens = 10
+		w.batch("b", 3, time.Hour)
+		worker, stop := w.start(cfg, &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
+			j.Started()
+			line := gjson.GetBytes(j.Body, "k").Int()
+			switch {
+			case line == 1 && n == 1:
+				// 25 of 30 were told of, and 20 of them written: the rest goes.
+				for output := range int64(26) {
+					j.Checkpoint(output, func() json.RawMessage { return json.RawMessage("1") })
+				}
+				j.Wasted(5)
+				return &batch.Answer{Status: 502, Body: []byte("{}"), Retry: true}, nil
+			case line == 3:
+				j.Checkpoint(12, func() json.RawMessage { return json.RawMessage("1") })
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			a := answer(j)
+			a.Loan = true
+			return a, nil
+		}})
+		time.Sleep(100 * time.Millisecond) // the third runs
+		_, err := w.store.Cancel(background, "t", "b", time.Now())
+		w.must(err)
+		worker.Wake()
+		w.until("b", batch.Cancelled)
+		w.write("in-bad", "no JSON")
+		w.create("bad", time.Hour)
+		worker.Wake()
+		w.until("bad", batch.Failed)
+		stop()
+		w.must(jw.Close())
+		var have []string
+		for r := journal.NewReader(&lines); ; {
+			var e journal.Event
+			if err := r.Next(&e); err != nil {
+				break
+			}
+			if e.Batch == nil {
+				continue
+			}
+			if e.Tenant != "t" || e.Principal != "k" || e.Class != "batch" || (e.Batch.Line > 0) != strings.HasPrefix(e.Request, "batch_req_") {
+				t.Errorf("%+v", e)
+			}
+			have = append(have, strings.Join(strings.Fields(fmt.Sprint(e.Kind, " ", e.State, " ", e.Cause, " ", strings.ReplaceAll(fmt.Sprintf("%+v", *e.Batch), ":0", ":-"))), " "))
+		}
+		want := []string{
+			"batch_started {ID:b Line:- Attempt:- Items:3 Failed:- WastedTokens:-}",
+			"item_started {ID:b Line:1 Attempt:1 Items:- Failed:- WastedTokens:-}",
+			"item_put_back failed {ID:b Line:1 Attempt:1 Items:- Failed:- WastedTokens:10}",
+			"item_started {ID:b Line:2 Attempt:1 Items:- Failed:- WastedTokens:-}",
+			"item_ended completed {ID:b Line:2 Attempt:1 Items:- Failed:- WastedTokens:-}",
+			"item_started {ID:b Line:3 Attempt:1 Items:- Failed:- WastedTokens:-}",
+			"item_put_back stopped {ID:b Line:3 Attempt:1 Items:- Failed:- WastedTokens:12}",
+			"batch_finalizing {ID:b Line:- Attempt:- Items:3 Failed:2 WastedTokens:22}",
+			"batch_ended cancelled {ID:b Line:- Attempt:- Items:3 Failed:2 WastedTokens:22}",
+			"batch_ended failed invalid_json_line {ID:bad Line:- Attempt:- Items:- Failed:- WastedTokens:-}",
+		}
+		if d := cmp.Diff(want, have); d != "" {
+			t.Errorf("(-want +have)\n%s", d)
 		}
 	})
 }

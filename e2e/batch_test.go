@@ -179,6 +179,19 @@ func TestSDKBatch(t *testing.T) {
 	if tenants := gjson.Parse(admin(t, g, "/api/batches")); tenants.Get("#").Int() != 1 || tenants.Get("0.tenant").Str != "research" || tenants.Get("0.done").Int() < 4 || tenants.Get("0.output_tokens").Int() < 12 {
 		t.Errorf("an operator sees %s", tenants)
 	}
+	// An operator can follow it in the journal, too.
+	var followed []string
+	for _, e := range g.Events() {
+		if e.Batch == nil || e.Batch.ID != value(1, "id").Str {
+			continue
+		}
+		if what := string(e.Kind) + e.State; e.Batch.Line == 0 || e.Batch.Line == 1 {
+			followed = append(followed, what)
+		}
+	}
+	if d := cmp.Diff([]string{"batch_created", "batch_started", "item_started", "item_ended", "batch_finalizing", "batch_endedcompleted"}, followed); d != "" {
+		t.Errorf("the journal (-want +got)\n%s", d)
+	}
 	if metrics := admin(t, g, "/metrics"); !regexp.MustCompile(`headgate_batch_items_done_total\{capacity="\w+",class="batch",result="\w+"\} \d`).MatchString(metrics) {
 		t.Error("no item is counted")
 	}
@@ -274,7 +287,8 @@ func (a *batchAPI) get(path string) string {
 	return text
 }
 
-func (a *batchAPI) upload(text string) string {
+// sendFile uploads a file of requests, whatever comes of it.
+func (a *batchAPI) sendFile(text string) (status int, answer string) {
 	a.t.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -282,7 +296,12 @@ func (a *batchAPI) upload(text string) string {
 	part, _ := w.CreateFormFile("file", "requests.jsonl")
 	_, _ = io.WriteString(part, text)
 	_ = w.Close()
-	status, answer := a.send("POST", "/v1/files", w.FormDataContentType(), &form)
+	return a.send("POST", "/v1/files", w.FormDataContentType(), &form)
+}
+
+func (a *batchAPI) upload(text string) string {
+	a.t.Helper()
+	status, answer := a.sendFile(text)
 	if status != 200 {
 		a.t.Fatalf("upload: %d %s", status, answer)
 	}

@@ -175,7 +175,7 @@ func (g *Gateway) newBatch(w *response, r *http.Request, p *identity.Principal) 
 	n.Class = strings.Join(r.Header.Values(identity.ClassHeader), ", ")
 	b, err := g.cfg.Batches.Create(r.Context(), p, n)
 	if err != nil {
-		return err
+		return w.refuse(err)
 	}
 	return w.json(batchView(b))
 }

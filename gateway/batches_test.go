@@ -495,16 +495,40 @@ func TestAdminBatches(t *testing.T) {
 	made := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	out := httptest.NewRecorder()
 	batchTenants(func() []batch.TenantStatus {
-		return []batch.TenantStatus{{Tenant: "a", Backlog: 7, Running: 2, Oldest: made, Done: 5, Failed: 1, OnLoans: 4, Output: 90, Wasted: 3}, {Tenant: "b"}}
+		return []batch.TenantStatus{{Tenant: "a", Backlog: 7, Running: 2, Oldest: made, Done: 5, Failed: 1, OnLoans: 4, Output: 90, OutputOnLoans: 80, Wasted: 3}, {Tenant: "b"}}
 	})(out, nil)
 	var got bytes.Buffer
 	if err := json.Compact(&got, out.Body.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(`[{"tenant":"a","backlog":7,"running":2,"oldest":"2026-01-02T03:04:05Z","done":5,"done_on_loans":4,"failed":1,"output_tokens":90,"wasted_tokens":3},`+
-		`{"tenant":"b","backlog":0,"running":0,"oldest":null,"done":0,"done_on_loans":0,"failed":0,"output_tokens":0,"wasted_tokens":0}]`, got.String()); d != "" {
+	if d := cmp.Diff(`[{"tenant":"a","backlog":7,"running":2,"oldest":"2026-01-02T03:04:05Z","done":5,"done_on_loans":4,"failed":1,"output_tokens":90,"output_tokens_on_loans":80,"wasted_tokens":3},`+
+		`{"tenant":"b","backlog":0,"running":0,"oldest":null,"done":0,"done_on_loans":0,"failed":0,"output_tokens":0,"output_tokens_on_loans":0,"wasted_tokens":0}]`, got.String()); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
+}
+
+// TestTenantFull: a tenant that has as much as it may is told so, and that trying again is in
+// vain.
+func TestTenantFull(t *testing.T) {
+	s, _ := withBatches(setup{})
+	s.batches = batch.NewService(batch.ServiceConfig{Store: batchtest.NewMemory(), Files: batchtest.NewContents(), Wake: func() {}, Log: slog.New(slog.DiscardHandler),
+		MaxFile: mostFile, Most: batch.Holdings{Files: 1, Batches: 1}, MinWindow: time.Minute, MaxWindow: 48 * time.Hour, Class: "batch"})
+	bubble(t, s, func(t *testing.T, r *rig) {
+		file := r.uploaded("{}\n")
+		refused := func(what, want string, a answer) {
+			t.Helper()
+			if got := short(t, a); got != want || a.header.Get("X-Should-Retry") != "false" || a.header.Get("Retry-After") != "" {
+				t.Errorf("%s: %s, %v", what, got, a.header)
+			}
+			documented(t, a.status, a.body)
+		}
+		contentType, form := formOf(t, field{"purpose", "batch", ""}, field{"file", "{}", "x.jsonl"})
+		refused("a second file", "429 tenant_storage_full ", r.send("POST", filesPath, form, "Content-Type", contentType))
+		if a := r.send("POST", "/v1/batches", newBatchBody(file, "")); a.status != 200 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		refused("a second batch", "429 tenant_batches_full ", r.send("POST", "/v1/batches", newBatchBody(file, "")))
+	})
 }
 
 // TestBatchTenants: another tenant's key finds nothing.

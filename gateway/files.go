@@ -125,9 +125,10 @@ func (g *Gateway) file(w *response, r *http.Request, p *identity.Principal) *wir
 }
 
 // refuse tells OpenAI's SDKs not to repeat what stays refused: they take a 409 for a
-// lock that will be let go.
+// lock that will be let go, and a 429 for a rush.
 func (w *response) refuse(err *wire.Error) *wire.Error {
-	if err.Code == wire.CodeWrongState {
+	switch err.Code {
+	case wire.CodeWrongState, wire.CodeTenantStorageFull, wire.CodeTenantBatchesFull:
 		w.header.Set("X-Should-Retry", "false")
 	}
 	return err
@@ -321,13 +322,16 @@ func (f *form) take(r *http.Request, part *multipart.Part) *wire.Error {
 	f.name = part.FileName()
 	var failed *wire.Error
 	if f.file, failed = f.g.cfg.Batches.Upload(r.Context(), f.p); failed != nil {
-		return failed
+		return f.w.refuse(failed)
 	}
 	failed, err := f.file.Take(r.Context(), part)
 	if err != nil {
 		return f.w.badForm(err, most)
 	}
-	return failed
+	if failed != nil {
+		return f.w.refuse(failed)
+	}
+	return nil
 }
 
 func (f *form) close() {
@@ -349,7 +353,7 @@ func (f *form) finish(r *http.Request) *wire.Error {
 	}
 	made, failed := f.file.Finish(r.Context(), f.name, f.fields["purpose"], keep)
 	if failed != nil {
-		return failed
+		return f.w.refuse(failed)
 	}
 	return f.w.json(fileView(made))
 }

@@ -57,12 +57,27 @@ const (
 	Dropped       Kind = "dropped"        // Count events are missing here
 )
 
+// Batches and their items: see Batch. Each is written by the process that did it. Between its
+// start and its end an item is a request like any other, of the same name.
+const (
+	BatchCreated    Kind = "batch_created"    // a client has made it
+	BatchStarted    Kind = "batch_started"    // its file was read, and its items can run
+	BatchCancelling Kind = "batch_cancelling" // a client ends it
+	BatchFinalizing Kind = "batch_finalizing" // all items have their lines, which become files
+	BatchEnded      Kind = "batch_ended"      // State says how, Cause why its file can't be run
+	ItemStarted     Kind = "item_started"     // it was admitted
+	ItemEnded       Kind = "item_ended"       // it has its line: Cause is completed or failed
+	ItemPutBack     Kind = "item_put_back"    // it runs again later, see Cause: failed, refused, stopped; or fenced, another process has it
+)
+
 var kinds = map[Kind]bool{
 	Arrived: true, Queued: true, Admitted: true, Warming: true, Dispatched: true, Scheduled: true, FirstToken: true,
 	Progress: true, Ended: true, Released: true, Finished: true, Rejected: true, Ghost: true,
 	RecallOpened: true, RecallGranted: true, RecallServed: true, RecallSettled: true, RecallClosed: true,
 	LendingClosed: true, LendingOpened: true, EngineState: true, Switched: true, Planned: true, Promised: true,
 	Forwarded: true, Started: true, Stopped: true, Dropped: true,
+	BatchCreated: true, BatchStarted: true, BatchCancelling: true, BatchFinalizing: true, BatchEnded: true,
+	ItemStarted: true, ItemEnded: true, ItemPutBack: true,
 }
 
 // UnmarshalText refuses a kind that this version does not know: whoever
@@ -125,7 +140,7 @@ type Event struct {
 	ScheduledNS      int64 `json:"scheduled_ns,omitempty"`
 	ScheduledUpperNS int64 `json:"scheduled_upper_ns,omitempty"`
 
-	State   string `json:"state,omitempty"` // ready, loading, down
+	State   string `json:"state,omitempty"` // ready, loading, down; of a batch that has ended, its status
 	Running int    `json:"running,omitempty"`
 	Waiting int    `json:"waiting,omitempty"`
 	KVUsed  int64  `json:"kv_used,omitempty"` // tokens
@@ -159,6 +174,20 @@ type Event struct {
 
 	Switch *Switch `json:"switch,omitempty"` // of a switched event; not changed any more once it is appended
 	Plan   *Plan   `json:"plan,omitempty"`   // of a planned event; the same
+	Batch  *Batch  `json:"batch,omitempty"`  // of batch_ and item_ events; the same
+}
+
+// Batch is what an event of a batch, or of one of its items, is about.
+type Batch struct {
+	ID      string `json:"id"`
+	Line    int64  `json:"line,omitempty"`    // of an item, in the batch's file
+	Attempt int    `json:"attempt,omitempty"` // of an item, from 1 on
+	// Items are how many the batch has, and Failed those of them whose line is in the error
+	// file, with those that did not run to their end before its own.
+	Items  int64 `json:"items,omitempty"`
+	Failed int64 `json:"failed,omitempty"`
+	// WastedTokens were generated and are in no answer.
+	WastedTokens int64 `json:"wasted_tokens,omitempty"`
 }
 
 // Plan is one step of an engine from a serving profile to another.

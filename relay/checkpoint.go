@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"headgate/admission"
 	"headgate/wire"
 )
 
@@ -28,6 +29,7 @@ func (p *Pool) restoreLocked(r *record) {
 		}
 		if name, able := p.continuesLocked(r.call.Request, f); able && name == model {
 			r.model, r.from, r.kept, r.collected = name, f, kept, collected
+			r.spent = spent{began: kept.Before(), left: kept.Before()}
 			return
 		}
 	}
@@ -50,5 +52,25 @@ func (a *attempt) save() {
 		a.pool.cfg.Log.Error("what has come of an answer can't be kept", "request", a.call.ID, "err", err)
 		return
 	}
-	a.call.Checkpoint(kept, a.stitch.Before()+a.stitch.Kept())
+	a.record.spent.left = a.stitch.Before() + a.stitch.Kept()
+	a.call.Checkpoint(kept, a.record.spent.left)
 }
+
+// spent is what was generated for an answer, in tokens. Once the request is offered it is
+// its goroutine's alone.
+type spent struct {
+	began int // by earlier calls, that this one went on from
+	made  int // by this one's attempts
+	left  int // of that is in the answer, or in what was checkpointed last
+}
+
+// spend counts an attempt that is over, before what is kept of it is put by.
+func (a *attempt) spend() {
+	s := &a.record.spent
+	if s.made += a.out; a.cause == admission.CauseFinished {
+		s.left = a.before + a.out
+	}
+}
+
+// wasted is what was generated for nothing: it is thrown away, or generated again.
+func (s *spent) wasted() int { return max(s.began+s.made-s.left, 0) }

@@ -19,6 +19,7 @@ import (
 // or 0 for its end, and returns what its client got and the last checkpoint.
 func (s *simulated) checkpointed(api wire.API, body string, kept []byte, until time.Duration) (answer string, last []byte, tokens int) {
 	s.t.Helper()
+	s.wasted = -1
 	call := s.callOf(api, "batch", body)
 	call.Kept = kept
 	call.Checkpoint = func(kept []byte, n int) {
@@ -27,6 +28,7 @@ func (s *simulated) checkpointed(api wire.API, body string, kept []byte, until t
 		}
 		last, tokens = kept, n
 	}
+	call.Wasted = func(n int) { s.wasted = n }
 	c := &client{id: call.ID, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -64,12 +66,18 @@ func TestCheckpointedIsExact(t *testing.T) {
 			had := 0
 			for _, cut := range cuts {
 				// Its ends are between the engine's steps too.
+				before := s.engineCounts("generation_tokens_total")
 				answer, last, tokens := s.checkpointed(api, body, kept, time.Duration(cut)*simStep/10)
 				if answer != "" {
 					break
 				}
+				made, progress := int(s.engineCounts("generation_tokens_total")-before), max(tokens, had)-had
 				if tokens > 0 {
 					kept, had = last, tokens
+				}
+				// What the engine makes once it is told to end is on its way to nobody.
+				if unseen := made - progress - s.wasted; s.wasted < 0 || unseen < 0 || unseen > 2 {
+					rt.Errorf("%d tokens are wasted of %d, with %d more kept", s.wasted, made, progress)
 				}
 			}
 			before := s.engineCounts("generation_tokens_total")
@@ -82,6 +90,9 @@ func TestCheckpointedIsExact(t *testing.T) {
 			n := gjson.Get(want, "usage.completion_tokens").Int()
 			if made := int64(s.engineCounts("generation_tokens_total") - before); made != n-int64(had) {
 				rt.Errorf("%d tokens were generated where %d of %d were kept", made, had, n)
+			}
+			if s.wasted != 0 {
+				rt.Errorf("%d tokens are wasted of a whole answer", s.wasted)
 			}
 			if had > 0 {
 				resumed++
@@ -116,5 +127,35 @@ func TestCheckpointOfAnother(t *testing.T) {
 			}
 		}
 		s.wantEmpty()
+	})
+}
+
+// TestWasted: what a request that gives way has generated, and begins anew without, is told.
+func TestWasted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, options{classes: reclaimer(1), configure: neverContinued})
+		e, wasted := g.engines[0], -1
+		pass(2 * time.Second) // interactive lends
+		c := g.start("batch", sent(false, ""), func(ctx context.Context, call *Call, sink Sink) *wire.Error {
+			call.Wasted = func(n int) { wasted = n }
+			return g.pool.Serve(ctx, call, sink)
+		})
+		first := e.Accept(t)
+		first.Start()
+		first.Emit(3)
+		settle()
+		wants := g.serve("interactive", sent(true, ""))
+		<-first.Gone()
+		settle()
+		finish(g, wants)
+		pass(2 * time.Second)
+		again := e.Accept(t)
+		again.Emit(2)
+		again.Finish("stop")
+		settle()
+		g.wantCode(c, "")
+		if wasted != 3 {
+			t.Errorf("%d tokens are wasted", wasted)
+		}
 	})
 }

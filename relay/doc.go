@@ -94,6 +94,10 @@ type Call struct {
 	// Account is told what the call comes to; nil: nobody wants to know. It is the
 	// caller's again once the call is over.
 	Account *journal.Account
+	// Wasted, if it is not nil, is told at the end how many tokens were generated for the answer
+	// that it does not have, or, where there is none, that the last checkpoint has not. It
+	// must not block.
+	Wasted func(tokens int)
 }
 
 // Decision is what admission said about a call that may run.

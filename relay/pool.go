@@ -123,6 +123,7 @@ type record struct {
 	overdue   bool                    // it has to be ended
 
 	attempts int // that are in the request's trace; its goroutine's alone
+	spent    spent
 }
 
 type stage uint8

@@ -40,6 +40,7 @@ func (a *attempt) tell() (again bool) {
 	r.cancel, r.stop = nil, nil
 	if !a.piece() {
 		a.misreadLocked()
+		a.spend()
 		a.store()
 	}
 	a.elsewhere(a.out)

@@ -38,6 +38,7 @@ type simulated struct {
 	front   *http.Server
 	refused atomic.Value // a path that answers with an error
 	full    atomic.Int32 // so many completions are refused for want of room
+	wasted  int          // of the last call that was checkpointed
 }
 
 // listen lets the engine be reached, crash breaks every connection to it.

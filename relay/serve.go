@@ -36,6 +36,9 @@ func (p *Pool) carry(ctx context.Context, r *record, sink Sink) *wire.Error {
 		if !over {
 			p.abandon(r, a, sink)
 		}
+		if r.call.Wasted != nil {
+			r.call.Wasted(r.spent.wasted())
+		}
 		p.leave(r)
 	}()
 	for {

@@ -76,6 +76,8 @@ func TestRefusals(t *testing.T) {
 		{BatchNotFound("batch_x"), []string{"batch_x"}},
 		{WrongState("it is %s", "completed"), []string{"completed"}},
 		{BadRange("bytes=9-", 5), []string{`"bytes=9-"`, "5 bytes"}},
+		{TenantStorageFull("bytes", 7000), []string{"7000 bytes"}},
+		{TenantBatchesFull(7), []string{"7 of your batches"}},
 		{StorageFull(), nil},
 		{StorageUnavailable(), nil},
 		{ContextLengthExceeded(9000, 8192), []string{"9000", "8192"}},

@@ -40,6 +40,8 @@ const (
 	CodeBatchNotFound       = "batch_not_found"
 	CodeWrongState          = "wrong_state"
 	CodeBadRange            = "range_not_satisfiable"
+	CodeTenantStorageFull   = "tenant_storage_full"
+	CodeTenantBatchesFull   = "tenant_batches_full"
 	CodeStorageFull         = "storage_full"
 	CodeStorageUnavailable  = "storage_unavailable"
 	CodeIdentityUnavailable = "identity_unavailable"
@@ -95,6 +97,8 @@ var table = []Row{
 	{CodeExceedsCapacity, http.StatusRequestEntityTooLarge, typeRequest, false, "the request could never fit, however idle the pool; the message gives both numbers"},
 	{CodeQueueFull, http.StatusTooManyRequests, typeRate, true, "the class's queue is full, or its predicted wait is past the limit"},
 	{CodeTenantQueueFull, http.StatusTooManyRequests, typeRate, true, "the tenant's share of the class's queue is full"},
+	{CodeTenantStorageFull, http.StatusTooManyRequests, typeRate, false, "the tenant has as many files, or bytes in them, as it may; it can delete some"},
+	{CodeTenantBatchesFull, http.StatusTooManyRequests, typeRate, false, "the tenant has as many batches that have not ended as it may"},
 	{CodeEngineBusy, http.StatusTooManyRequests, typeRate, true, "the engine itself refused for load"},
 	{CodeClientClosed, StatusClientClosed, typeRequest, false, "the client left before an answer; only seen in logs and metrics"},
 	{CodeInternal, http.StatusInternalServerError, typeServer, false, "a fault of the gateway"},
@@ -200,6 +204,16 @@ func BadRange(asked string, size int64) *Error {
 	e := NewError(CodeBadRange, "Range is %q; the file has %d bytes", clip(asked, maxShown), size)
 	e.Param = "Range"
 	return e
+}
+
+// TenantStorageFull: what is files or bytes.
+func TenantStorageFull(what string, limit int64) *Error {
+	return NewError(CodeTenantStorageFull, "your files would be more than the limit of %d %s; delete files, or wait until some expire", limit, what)
+}
+
+// TenantBatchesFull gives the limit.
+func TenantBatchesFull(limit int64) *Error {
+	return NewError(CodeTenantBatchesFull, "%d of your batches have not ended, which is the limit; wait for one's end, or cancel one", limit)
 }
 
 // StorageFull: the operator is told more by the log.

@@ -34,6 +34,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Storage) {
 		{"files are a tenant's", filesOfTenants},
 		{"batches are a tenant's", batchesOfTenants},
 		{"lists come in pages", pages},
+		{"a tenant has no more than it may", bounds},
+		{"the last room is given once", lastRoom},
 		{"a file that is read stays", readFileStays},
 		{"contents without a row are told", strays},
 		{"ingestion can be repeated", ingestAgain},
@@ -120,7 +122,7 @@ func at(seconds float64) time.Time {
 func (s *store) file(tenant, id string) *batch.File {
 	s.t.Helper()
 	f := &batch.File{ID: id, Tenant: tenant, Purpose: "batch", Name: id + ".jsonl", Bytes: 100, Created: at(0)}
-	s.must(s.CreateFile(background, f))
+	s.must(s.CreateFile(background, f, batch.Holdings{}))
 	return f
 }
 
@@ -128,7 +130,7 @@ func (s *store) file(tenant, id string) *batch.File {
 func (s *store) create(tenant, id string) {
 	s.t.Helper()
 	s.file(tenant, "of-"+id)
-	s.must(s.CreateBatch(background, newBatch(tenant, id, "of-"+id)))
+	s.must(s.CreateBatch(background, newBatch(tenant, id, "of-"+id), batch.Holdings{}))
 }
 
 func newBatch(tenant, id, input string) *batch.Batch {
@@ -237,7 +239,7 @@ func filesOfTenants(t *testing.T, s *store) {
 	s.is("another tenant's", get(s.File(background, "bob", "f1")), batch.ErrNotFound)
 	s.is("of nobody", get(s.File(background, "bob", "f2")), batch.ErrNotFound)
 	s.is("to delete another's", s.DeleteFile(background, "bob", "f1"), batch.ErrNotFound)
-	s.is("a second of that name", s.CreateFile(background, &batch.File{ID: "f1", Tenant: "bob"}), batch.ErrState)
+	s.is("a second of that name", s.CreateFile(background, &batch.File{ID: "f1", Tenant: "bob"}, batch.Holdings{}), batch.ErrState)
 	files, more, err := s.Files(background, "bob", batch.Page{Limit: 10})
 	s.must(err)
 	s.same("bob's", len(files), 0)
@@ -252,11 +254,11 @@ func get[T any](_ T, err error) error { return err }
 func batchesOfTenants(t *testing.T, s *store) {
 	s.file("alice", "f")
 	want := newBatch("alice", "b", "f")
-	s.must(s.CreateBatch(background, want))
+	s.must(s.CreateBatch(background, want, batch.Holdings{}))
 	want.Status = batch.Validating
 	s.same("the batch", s.batch("alice", "b"), want)
-	s.is("of another's file", s.CreateBatch(background, newBatch("bob", "c", "f")), batch.ErrNotFound)
-	s.is("a second of that name", s.CreateBatch(background, want), batch.ErrState)
+	s.is("of another's file", s.CreateBatch(background, newBatch("bob", "c", "f"), batch.Holdings{}), batch.ErrNotFound)
+	s.is("a second of that name", s.CreateBatch(background, want, batch.Holdings{}), batch.ErrState)
 	s.is("another tenant's", get(s.Batch(background, "bob", "b")), batch.ErrNotFound)
 	s.is("to cancel another's", get(s.Cancel(background, "bob", "b", at(1))), batch.ErrNotFound)
 	s.same("still", s.batch("alice", "b").Status, batch.Validating)
@@ -270,10 +272,10 @@ func batchesOfTenants(t *testing.T, s *store) {
 func pages(t *testing.T, s *store) {
 	for i := range 5 {
 		f := s.file("alice", fmt.Sprintf("f%d", i))
-		s.must(s.CreateBatch(background, newBatch("alice", fmt.Sprintf("b%d", i), f.ID)))
+		s.must(s.CreateBatch(background, newBatch("alice", fmt.Sprintf("b%d", i), f.ID), batch.Holdings{}))
 	}
 	s.file("bob", "other")
-	s.must(s.CreateFile(background, &batch.File{ID: "g", Tenant: "alice", Purpose: "user_data"}))
+	s.must(s.CreateFile(background, &batch.File{ID: "g", Tenant: "alice", Purpose: "user_data"}, batch.Holdings{}))
 	for _, c := range []struct {
 		page batch.Page
 		want string
@@ -325,10 +327,10 @@ func listed[T any](all []T, more bool, name func(T) string) string {
 }
 
 func readFileStays(t *testing.T, s *store) {
-	s.must(s.CreateFile(background, &batch.File{ID: "f", Tenant: "alice", Purpose: "batch", Created: at(0), Expires: at(10)}))
-	s.must(s.CreateFile(background, &batch.File{ID: "g", Tenant: "bob", Purpose: "batch", Created: at(0), Expires: at(20)}))
-	s.must(s.CreateFile(background, &batch.File{ID: "h", Tenant: "bob", Purpose: "batch", Created: at(0)}))
-	s.must(s.CreateBatch(background, newBatch("alice", "b", "f")))
+	s.must(s.CreateFile(background, &batch.File{ID: "f", Tenant: "alice", Purpose: "batch", Created: at(0), Expires: at(10)}, batch.Holdings{}))
+	s.must(s.CreateFile(background, &batch.File{ID: "g", Tenant: "bob", Purpose: "batch", Created: at(0), Expires: at(20)}, batch.Holdings{}))
+	s.must(s.CreateFile(background, &batch.File{ID: "h", Tenant: "bob", Purpose: "batch", Created: at(0)}, batch.Holdings{}))
+	s.must(s.CreateBatch(background, newBatch("alice", "b", "f"), batch.Holdings{}))
 	expired := func(now float64, limit int) string {
 		files, err := s.ExpiredFiles(background, at(now), limit)
 		s.must(err)
@@ -473,9 +475,10 @@ func overIsOver(t *testing.T, s *store) {
 func retries(t *testing.T, s *store) {
 	s.running("alice", "b", 1, 2)
 	c := s.claim("b", "w", 2, 0, 2, 90)
-	s.must(s.save(nil, []batch.Retry{{Batch: "b", Line: 1, Fence: c[0].Fence, NotBefore: at(20), Failed: true, Why: "torn"}}, nil, 3)[0])
+	s.must(s.save(nil, []batch.Retry{{Batch: "b", Line: 1, Fence: c[0].Fence, NotBefore: at(20), Failed: true, Why: "torn", Wasted: 4}}, nil, 3)[0])
 	s.must(s.save(nil, []batch.Retry{{Batch: "b", Line: 2, Fence: c[1].Fence}}, nil, 3)[0])
 	s.is("it is given back", s.save(nil, nil, outcomes(c[1:]), 3)[0], batch.ErrFenced)
+	s.same("wasted", s.batch("alice", "b").Counts, batch.Counts{Total: 2, Wasted: 4})
 	w, err := s.Waiting(background, at(4))
 	s.must(err)
 	s.same("waiting", w, []batch.Waiting{{Batch: "b", Tenant: "alice", Class: "batch", Created: at(0), Deadline: at(1000), Ready: 1, Total: 2, Next: at(20)}})
@@ -793,11 +796,11 @@ func changesSideBySide(t *testing.T, s *store) {
 	for i := range 50 {
 		wg.Go(func() {
 			id := fmt.Sprint("f", i/2)
-			err := s.CreateFile(background, &batch.File{ID: id, Tenant: "alice", Created: at(0)})
+			err := s.CreateFile(background, &batch.File{ID: id, Tenant: "alice", Created: at(0)}, batch.Holdings{})
 			if err != nil && !errors.Is(err, batch.ErrState) {
 				t.Error(err)
 			}
-			if err := s.CreateBatch(background, newBatch("bob", id, id)); !errors.Is(err, batch.ErrNotFound) {
+			if err := s.CreateBatch(background, newBatch("bob", id, id), batch.Holdings{}); !errors.Is(err, batch.ErrNotFound) {
 				t.Error(err)
 			}
 		})
@@ -806,4 +809,74 @@ func changesSideBySide(t *testing.T, s *store) {
 	files, _, err := s.Files(background, "alice", batch.Page{Limit: 100})
 	s.must(err)
 	s.same("files", len(files), 25)
+}
+
+func bounds(t *testing.T, s *store) {
+	full := func(err error) string {
+		if f := (*batch.FullError)(nil); errors.As(err, &f) {
+			return f.Error()
+		}
+		return fmt.Sprint(err)
+	}
+	file := func(tenant, id string, bytes int64, most batch.Holdings) string {
+		return full(s.CreateFile(background, &batch.File{ID: id, Tenant: tenant, Bytes: bytes, Created: at(0)}, most))
+	}
+	have := func(tenant string) batch.Holdings {
+		h, err := s.Holdings(background, tenant)
+		s.must(err)
+		return h
+	}
+	two := batch.Holdings{Files: 2, Bytes: 100}
+	s.same("nothing", have("alice"), batch.Holdings{})
+	s.same("more than all", file("alice", "a", 101, two), "the tenant has as many bytes as it may, 100")
+	s.same("as many bytes", file("alice", "a", 100, two), "<nil>")
+	s.same("one more", file("alice", "b", 1, two), "the tenant has as many bytes as it may, 100")
+	s.same("none of them", file("alice", "b", 0, two), "<nil>")
+	s.same("a third", file("alice", "c", 0, two), "the tenant has as many files as it may, 2")
+	s.same("another's", file("bob", "c", 100, two), "<nil>")
+	s.same("without a bound", file("alice", "d", 1000, batch.Holdings{}), "<nil>")
+	s.must(s.DeleteFile(background, "alice", "d"))
+
+	one := batch.Holdings{Batches: 1, Bytes: 1} // of bytes a batch brings none
+	create := func(id string) string { return full(s.CreateBatch(background, newBatch("alice", id, "a"), one)) }
+	s.same("a batch", create("x"), "<nil>")
+	s.same("a second", create("y"), "the tenant has as many batches as it may, 1")
+	s.same("alice's", have("alice"), batch.Holdings{Files: 2, Bytes: 100, Batches: 1})
+	s.must(s.Fail(background, "x", nil, at(1)))
+	s.same("once it has ended", create("y"), "<nil>")
+	s.must(s.DeleteFile(background, "alice", "b"))
+	s.same("once one is deleted", file("alice", "b", 0, two), "<nil>")
+
+	// What a batch writes is written, and counts.
+	s.must2(s.AddItems(background, "y", items(1)))
+	s.must(s.Start(background, "y", at(1)))
+	s.done(s.claim("y", "w", 1, 0, 2, 20), 3)
+	s.must(s.Finalize(background, "y", at(4)))
+	s.must(s.Finish(background, "y", &batch.File{ID: "out", Tenant: "alice", Bytes: 50, Created: at(4)}, nil, at(5)))
+	s.same("with an output", have("alice"), batch.Holdings{Files: 3, Bytes: 150})
+}
+
+// lastRoom: of many that come at the same time as many have room as there is.
+func lastRoom(t *testing.T, s *store) {
+	s.file("alice", "in")
+	most := batch.Holdings{Files: 4, Batches: 2}
+	var wg sync.WaitGroup
+	errs := make(chan error, 16)
+	for i := range cap(errs) / 2 {
+		id := fmt.Sprint("x", i)
+		wg.Go(func() {
+			errs <- s.CreateFile(background, &batch.File{ID: id, Tenant: "alice", Created: at(0)}, most)
+		})
+		wg.Go(func() { errs <- s.CreateBatch(background, newBatch("alice", id, "in"), most) })
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		if f := (*batch.FullError)(nil); err != nil && !errors.As(err, &f) {
+			t.Error(err)
+		}
+	}
+	h, err := s.Holdings(background, "alice")
+	s.must(err)
+	s.same("all", h, batch.Holdings{Files: 4, Bytes: 100, Batches: 2})
 }

@@ -60,9 +60,33 @@ func kept(t time.Time) time.Time {
 	return t.Truncate(time.Microsecond).UTC()
 }
 
-func (m *Memory) CreateFile(_ context.Context, f *batch.File) error {
+func (m *Memory) Holdings(_ context.Context, tenant string) (batch.Holdings, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.holdingsLocked(tenant), nil
+}
+
+func (m *Memory) holdingsLocked(tenant string) (h batch.Holdings) {
+	for _, f := range m.files {
+		if f.Tenant == tenant {
+			h.Files++
+			h.Bytes += f.Bytes
+		}
+	}
+	for _, b := range m.batches {
+		if b.Tenant == tenant && !b.Status.Ended() {
+			h.Batches++
+		}
+	}
+	return h
+}
+
+func (m *Memory) CreateFile(_ context.Context, f *batch.File, most batch.Holdings) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.holdingsLocked(f.Tenant).Check(batch.Holdings{Files: 1, Bytes: f.Bytes}, most); err != nil {
+		return err
+	}
 	if m.fileLocked(f.ID) != nil {
 		return fmt.Errorf("file %s: %w: it exists", f.ID, batch.ErrState)
 	}
@@ -169,9 +193,12 @@ func (m *Memory) Strays(_ context.Context, ids []string) ([]string, error) {
 	return strays, nil
 }
 
-func (m *Memory) CreateBatch(_ context.Context, b *batch.Batch) error {
+func (m *Memory) CreateBatch(_ context.Context, b *batch.Batch, most batch.Holdings) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.holdingsLocked(b.Tenant).Check(batch.Holdings{Batches: 1}, most); err != nil {
+		return err
+	}
 	if f := m.fileLocked(b.Input); f == nil || f.Tenant != b.Tenant {
 		return fmt.Errorf("file %s: %w", b.Input, batch.ErrNotFound)
 	}
@@ -426,7 +453,8 @@ func (m *Memory) Save(_ context.Context, cs []batch.Checkpoint, rs []batch.Retry
 		save(c.Batch, c.Line, c.Fence, func(_ *rows, it *item) { it.kept = bytes.Clone(c.Kept) })
 	}
 	for _, r := range rs {
-		save(r.Batch, r.Line, r.Fence, func(_ *rows, it *item) {
+		save(r.Batch, r.Line, r.Fence, func(b *rows, it *item) {
+			b.Counts.Wasted += r.Wasted
 			it.worker, it.notBefore = "", kept(r.NotBefore)
 			it.fence++
 			if r.Failed {

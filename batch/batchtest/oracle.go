@@ -30,7 +30,7 @@ func agree(t *testing.T, fresh func(t *testing.T) Storage) {
 		defer func() { p.store.Close() }()
 		p.change("files", func(s batch.Store) (any, error) {
 			for i := range 4 {
-				if err := s.CreateFile(background, &batch.File{ID: fmt.Sprint("f", i), Tenant: tenants[i%2], Purpose: "batch", Created: at(0), Expires: at(float64(i) * 30)}); err != nil {
+				if err := s.CreateFile(background, &batch.File{ID: fmt.Sprint("f", i), Tenant: tenants[i%2], Purpose: "batch", Created: at(0), Expires: at(float64(i) * 30)}, batch.Holdings{}); err != nil {
 					return nil, err
 				}
 			}
@@ -111,7 +111,7 @@ func (p *pair) create(r *rapid.T) {
 	id, file := p.id(r), rapid.IntRange(0, 3).Draw(r, "file")
 	b := newBatch(rapid.SampledFrom(tenants).Draw(r, "tenant"), id, fmt.Sprint("f", file))
 	b.Created, b.Expires = at(float64(p.now)), at(float64(p.now+rapid.IntRange(50, 500).Draw(r, "window")))
-	p.change("create", func(s batch.Store) (any, error) { return nil, s.CreateBatch(background, b) })
+	p.change("create", func(s batch.Store) (any, error) { return nil, s.CreateBatch(background, b, batch.Holdings{}) })
 }
 
 func (p *pair) ingest(r *rapid.T) {

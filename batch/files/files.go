@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -32,9 +31,6 @@ const (
 	abandoned = 24 * time.Hour
 )
 
-// names are what a content may be called: nothing that means anything to a file system.
-var names = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}$`)
-
 // New returns the contents of a folder, which is made where there is none.
 func New(path string) (*Folder, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -44,8 +40,8 @@ func New(path string) (*Folder, error) {
 }
 
 func (f *Folder) place(id string) (string, error) {
-	if !names.MatchString(id) {
-		return "", fmt.Errorf("file name %q; allowed: up to 200 letters, digits, _, - and ., with no . first", id)
+	if err := batch.CheckContent(id); err != nil {
+		return "", err
 	}
 	return filepath.Join(f.path, id), nil
 }
@@ -169,7 +165,7 @@ func (f *Folder) Each(ctx context.Context, each func(string, time.Time) error) e
 				}
 				continue
 			}
-			if !names.MatchString(e.Name()) {
+			if batch.CheckContent(e.Name()) != nil {
 				continue // not ours
 			}
 			if err := each(e.Name(), info.ModTime()); err != nil {

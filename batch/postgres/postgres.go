@@ -3,7 +3,7 @@
 //
 // Replicas claim side by side: a change locks its batch's row, rows that another one is
 // writing are passed over, and a claim's fence tells whose an item is. Nothing of it
-// counts on sessions or advisory locks, so a pooler between may hand out connections as it
+// counts on sessions or their locks, so a pooler between may hand out connections as it
 // likes; migrations alone take a session's lock, so that only one replica makes them.
 package postgres
 
@@ -156,6 +156,16 @@ func (db *database) Read(ctx context.Context, query string, args ...any) (*sql.R
 func (*database) Locking() string { return " FOR UPDATE" }
 func (*database) Sharing() string { return " FOR KEY SHARE" }
 func (*database) Passing() string { return " FOR UPDATE SKIP LOCKED" }
+
+// Alone takes an advisory lock that ends with the transaction. Of two names that hash alike one
+// waits for nothing.
+func (*database) Alone(t rows.Tx, name string) error {
+	r, err := t.Query("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", name)
+	if err != nil {
+		return err
+	}
+	return r.Close()
+}
 
 // Vacuum leaves it to PostgreSQL's own.
 func (*database) Vacuum(context.Context) (bool, error) { return false, nil }

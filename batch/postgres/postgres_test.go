@@ -92,10 +92,10 @@ func TestConnectionsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer admin.Close()
-	if err := s.CreateFile(background, &batch.File{ID: "f", Tenant: "t"}); err != nil {
+	if err := s.CreateFile(background, &batch.File{ID: "f", Tenant: "t"}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Input: "f", Created: time.Now(), Expires: time.Now().Add(time.Hour)}); err != nil {
+	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Input: "f", Created: time.Now(), Expires: time.Now().Add(time.Hour)}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 	const lines = 50

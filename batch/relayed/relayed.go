@@ -77,6 +77,9 @@ func (r *Runner) serve(ctx context.Context, j *batch.Job, req *wire.Request, s *
 			j.Checkpoint(s.output, func() json.RawMessage { return kept })
 		}
 	}
+	if j.Wasted != nil {
+		call.Wasted = func(tokens int) { j.Wasted(int64(tokens)) }
+	}
 	return pool.Serve(ctx, call, s)
 }
 

@@ -34,20 +34,27 @@ type rig struct {
 	*relayed.Runner
 	t      *testing.T
 	pool   *relay.Pool
+	engine http.Handler
 	refuse atomic.Int32 // status that the engine answers requests with; 0: it works
 	asked  chan []byte  // bodies of what it was asked for, as far as somebody reads them
 }
 
 func newRig(t *testing.T, depth int) *rig {
 	cfg := vllmapi.Many(2)
-	cfg.ModelName, cfg.Engine.SplitCharacters = "test-model", 3
+	cfg.Engine.SplitCharacters = 3
 	cfg.Engine.Model.Step.Base = float64(step / time.Millisecond)
+	return newRigOf(t, depth, cfg)
+}
+
+func newRigOf(t *testing.T, depth int, cfg vllmapi.Config) *rig {
+	cfg.ModelName = "test-model"
 	sim, err := vllmapi.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, asked: make(chan []byte, 64)}
 	handler := sim.Handler()
+	r.engine = handler
 	l := enginetest.NewListener()
 	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.Method == http.MethodPost && strings.HasPrefix(q.URL.Path, "/v1/") {
@@ -59,7 +66,10 @@ func newRig(t *testing.T, depth int) *rig {
 			if err != nil {
 				return
 			}
-			r.asked <- body
+			select {
+			case r.asked <- body:
+			default:
+			}
 			q.Body = io.NopCloser(strings.NewReader(string(body)))
 		}
 		handler.ServeHTTP(w, q)
@@ -70,7 +80,7 @@ func newRig(t *testing.T, depth int) *rig {
 	go func() { _ = web.Serve(l) }()
 	var ec engine.Config
 	ec.SetDefaults()
-	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots, ec.AbortGrace = engine.VLLM, "http://engine.test", l.DialContext, 2, 5*step
+	ec.Kind, ec.URL, ec.DialContext, ec.Capabilities.Slots, ec.AbortGrace = engine.VLLM, "http://engine.test", l.DialContext, cfg.Engine.MaxNumSeqs, 5*step
 	adapter, err := adapters.New(ec.Kind, ec)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +94,7 @@ func newRig(t *testing.T, depth int) *rig {
 			e := table.Envelope()
 			for i, name := range []string{"interactive", "batch"} {
 				table.Classes = append(table.Classes, admission.ClassSpec{Name: name, Ceiling: e, IdleAfter: time.Second, DefaultOut: 64,
-					Depth: depth * i, Floor: admission.Of(int64(2*(1-i)), int64(1-i)*e[admission.KV])})
+					Depth: depth * i, Floor: admission.Of(int64(1-i)*e[admission.Slots], int64(1-i)*e[admission.KV])})
 			}
 			return table, nil
 		},

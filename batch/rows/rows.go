@@ -46,6 +46,8 @@ type Database interface {
 	Locking() string
 	Sharing() string
 	Passing() string
+	// Alone waits until no other change that is under way has asked for the same name.
+	Alone(t Tx, name string) error
 	// Explain puts an error of the database into words, where an operator can do something
 	// about it.
 	Explain(error) error
@@ -162,8 +164,34 @@ func createFile(t *tx, f *batch.File) (written bool, err error) {
 	return n > 0, err
 }
 
-func (s *Store) CreateFile(ctx context.Context, f *batch.File) error {
+const holdings = `SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS BIGINT), (SELECT COUNT(*) FROM batches WHERE ended = 0 AND tenant = ?1) FROM files WHERE tenant = ?1`
+
+func (s *Store) Holdings(ctx context.Context, tenant string) (h batch.Holdings, err error) {
+	_, err = s.row(ctx, holdings, []any{tenant}, &h.Files, &h.Bytes, &h.Batches)
+	return h, err
+}
+
+// admit checks a tenant's bounds. The tenant is the change's alone from there on: of two
+// that are both the last to fit, the second counts the first.
+func (t *tx) admit(tenant string, more, most batch.Holdings) error {
+	if most == (batch.Holdings{}) {
+		return nil
+	}
+	if err := t.db.Alone(t.Tx, "tenant "+tenant); err != nil {
+		return err
+	}
+	var h batch.Holdings
+	if _, err := t.row(holdings, []any{tenant}, &h.Files, &h.Bytes, &h.Batches); err != nil {
+		return err
+	}
+	return h.Check(more, most)
+}
+
+func (s *Store) CreateFile(ctx context.Context, f *batch.File, most batch.Holdings) error {
 	return s.change(ctx, func(t *tx) error {
+		if err := t.admit(f.Tenant, batch.Holdings{Files: 1, Bytes: f.Bytes}, most); err != nil {
+			return err
+		}
 		written, err := createFile(t, f)
 		if err == nil && !written {
 			err = fmt.Errorf("file %s: %w: it exists", f.ID, batch.ErrState)
@@ -312,12 +340,15 @@ func document(v any, n int) (string, error) {
 	return string(text), err
 }
 
-func (s *Store) CreateBatch(ctx context.Context, b *batch.Batch) error {
+func (s *Store) CreateBatch(ctx context.Context, b *batch.Batch, most batch.Holdings) error {
 	metadata, err := document(b.Metadata, len(b.Metadata))
 	if err != nil {
 		return err
 	}
 	return s.change(ctx, func(t *tx) error {
+		if err := t.admit(b.Tenant, batch.Holdings{Batches: 1}, most); err != nil {
+			return err
+		}
 		var one int
 		// It must not be deleted while the batch is not seen to read it.
 		there, err := t.row("SELECT 1 FROM files WHERE id = ? AND tenant = ?"+t.db.Sharing(), []any{b.Input, b.Tenant}, &one)
@@ -748,6 +779,7 @@ func (s *Store) Save(ctx context.Context, cs []batch.Checkpoint, rs []batch.Retr
 				_, err = t.Exec("UPDATE items SET state = ?, worker = 0, not_before = ?, fence = fence + 1, attempts = attempts + ? WHERE id = ?",
 					to, micros(r.NotBefore), failed, item)
 				c.ready += count(to == ready) - count(was == ready)
+				c.wasted += r.Wasted
 				return err
 			}); err != nil {
 				return err

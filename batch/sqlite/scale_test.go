@@ -31,6 +31,85 @@ func (null) Run(_ context.Context, j *batch.Job) (*batch.Answer, error) {
 	return &batch.Answer{Status: 200, Body: []byte(`{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"a short answer of some words"},"finish_reason":"stop"}]}`), Prompt: 10, Output: 7}, nil
 }
 
+// input writes the scale tests' file, of which one line, if any, is wrong.
+func input(t *testing.T, f *files.Folder, wrong int) {
+	t.Helper()
+	up, err := f.Create(background, "file-in")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewWriter(up)
+	for line := range *scaleItems {
+		if line == wrong {
+			fmt.Fprintln(in, `{"custom_id":`)
+			continue
+		}
+		fmt.Fprintf(in, `{"custom_id":"request-%d","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"system","content":"%s"},{"role":"user","content":"question %d"}],"max_tokens":100}}`+"\n",
+			line, strings.Repeat(fmt.Sprint("instruction ", line%5, ". "), 20), line)
+	}
+	if err := in.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := up.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestScaleWrong: of a line that is wrong among many, all others are read and nothing of
+// them is left, and the batch says which it was.
+//
+//	go test ./batch/sqlite -run TestScaleWrong -scale.items 1000000 -v
+func TestScaleWrong(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "batch.db")
+	s, err := Open(background, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f, err := files.New(filepath.Join(dir, "files"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := *scaleItems / 2
+	input(t, f, wrong)
+	begun := time.Now()
+	b := &batch.Batch{ID: "b", Tenant: "t", Class: "batch", Endpoint: "/v1/chat/completions", Input: "file-in", Created: begun, Expires: begun.Add(10 * time.Hour)}
+	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t", Created: begun}, batch.Holdings{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CreateBatch(background, b, batch.Holdings{}); err != nil {
+		t.Fatal(err)
+	}
+	in, err := f.Open(background, "file-in")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := batch.Ingest(background, s, in, b, batch.Default().Limits, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = s.Batch(background, "t", "b"); err != nil {
+		t.Fatal(err)
+	}
+	if b.Status != batch.Failed || len(b.Errors) != 1 || b.Errors[0].Line != int64(wrong)+1 || b.Counts != (batch.Counts{}) {
+		t.Errorf("%s: %+v, %v", b.Status, b.Counts, b.Errors)
+	}
+	read := time.Since(begun)
+	for more := true; more; {
+		if more, err = s.Vacuum(background); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d lines: read in %.1f s, dropped in %.1f s: %s", *scaleItems, read.Seconds(), (time.Since(begun) - read).Seconds(), b.Errors[0].Message)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() > 1<<20 {
+		t.Errorf("%v bytes of the disk are left: %v", info.Size(), err)
+	}
+}
+
 // TestScale takes a batch from its file to its output over an engine that takes no time,
 // and says how fast, in how much memory, and how long who looks meanwhile has to wait.
 func TestScale(t *testing.T) {
@@ -45,26 +124,12 @@ func TestScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	up, err := f.Create(background, "file-in")
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := bufio.NewWriter(up)
-	for line := range *scaleItems {
-		fmt.Fprintf(in, `{"custom_id":"request-%d","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"system","content":"%s"},{"role":"user","content":"question %d"}],"max_tokens":100}}`+"\n",
-			line, strings.Repeat(fmt.Sprint("instruction ", line%5, ". "), 20), line)
-	}
-	if err := in.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if err := up.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	input(t, f, -1)
 	begun := time.Now()
-	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t", Purpose: "batch", Created: begun}); err != nil {
+	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t", Purpose: "batch", Created: begun}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Class: "batch", Endpoint: "/v1/chat/completions", Input: "file-in", Created: begun, Expires: begun.Add(10 * time.Hour)}); err != nil {
+	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Class: "batch", Endpoint: "/v1/chat/completions", Input: "file-in", Created: begun, Expires: begun.Add(10 * time.Hour)}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 

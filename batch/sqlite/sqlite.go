@@ -125,6 +125,9 @@ func (db *database) Read(ctx context.Context, query string, args ...any) (*sql.R
 }
 
 // The one who writes is alone.
+
+func (*database) Alone(rows.Tx, string) error { return nil }
+
 func (*database) Locking() string { return "" }
 func (*database) Sharing() string { return "" }
 func (*database) Passing() string { return "" }

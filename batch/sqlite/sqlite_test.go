@@ -52,10 +52,10 @@ func opened(t *testing.T, o options) (*rows.Store, *database, string) {
 	s := rows.New(db)
 	t.Cleanup(func() { s.Close() })
 	now := time.Now()
-	if err := s.CreateFile(background, &batch.File{ID: "f", Tenant: "t", Created: now}); err != nil {
+	if err := s.CreateFile(background, &batch.File{ID: "f", Tenant: "t", Created: now}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Input: "f", Created: now, Expires: now.Add(time.Hour)}); err != nil {
+	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Input: "f", Created: now, Expires: now.Add(time.Hour)}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 	return s, db, path
@@ -180,10 +180,10 @@ func TestRoom(t *testing.T) {
 		}
 		id := fmt.Sprint("b", round)
 		now := time.Now()
-		if err := s.CreateFile(background, &batch.File{ID: "f" + id, Tenant: "t"}); err != nil {
+		if err := s.CreateFile(background, &batch.File{ID: "f" + id, Tenant: "t"}, batch.Holdings{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.CreateBatch(background, &batch.Batch{ID: id, Tenant: "t", Input: "f" + id, Created: now, Expires: now.Add(time.Hour)}); err != nil {
+		if err := s.CreateBatch(background, &batch.Batch{ID: id, Tenant: "t", Input: "f" + id, Created: now, Expires: now.Add(time.Hour)}, batch.Holdings{}); err != nil {
 			t.Fatal(err)
 		}
 		const n = 3000

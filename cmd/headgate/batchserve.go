@@ -13,6 +13,7 @@ import (
 
 	"headgate/batch"
 	"headgate/batch/files"
+	"headgate/batch/objects"
 	"headgate/batch/postgres"
 	"headgate/batch/relayed"
 	"headgate/batch/sqlite"
@@ -25,22 +26,23 @@ type batches struct {
 	store   batch.Store
 	service *batch.Service
 	worker  *batch.Worker
+	done    func() error // ends the use of contents
 
 	end   context.CancelFunc
 	ended chan struct{} // closed when nothing is worked at any more
 }
 
 // openBatches opens the storage. Nothing is worked at yet.
-func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Permit, log *slog.Logger, reg prometheus.Registerer) (*batches, error) {
-	contents, err := files.New(filepath.Join(c.Dir, "files"))
-	if err != nil {
-		return nil, fmt.Errorf("batch.dir: %w", err)
-	}
-	store, err := openBatchStore(c)
+func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Permit, log *slog.Logger, reg prometheus.Registerer, events *batch.Events) (*batches, error) {
+	contents, done, err := openContents(c)
 	if err != nil {
 		return nil, err
 	}
-	b := &batches{store: store, ended: make(chan struct{})}
+	store, err := openBatchStore(c)
+	if err != nil {
+		return nil, errors.Join(err, done())
+	}
+	b := &batches{store: store, done: done, ended: make(chan struct{})}
 	wc := batch.Default()
 	wc.Store, wc.Files, wc.Runner, wc.Log, wc.Metrics, wc.Name = store, contents, relayed.New(pools, permit), log, batch.NewMetrics(reg), rand.Text()
 	wc.Pace.Concurrency, wc.Pace.Ahead, wc.Lease = c.Concurrency, c.Ahead, c.Lease
@@ -48,12 +50,30 @@ func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Per
 	wc.Attempts, wc.Backoff, wc.MaxBackoff = c.Attempts, c.Backoff, c.MaxBackoff
 	wc.Limits = batch.Limits{Line: int(c.MaxLineBytes), Items: c.MaxLines}
 	wc.KeepOutput, wc.KeepBatch = c.Keep, c.Keep
+	wc.Events = events
 	b.worker = batch.NewWorker(wc)
 	b.service = batch.NewService(batch.ServiceConfig{
-		Store: store, Files: contents, Wake: b.worker.Wake, Log: log, MaxFile: int64(c.MaxFileBytes), KeepInput: c.Keep,
+		Store: store, Files: contents, Wake: b.worker.Wake, Log: log, Events: events, MaxFile: int64(c.MaxFileBytes), KeepInput: c.Keep,
+		Most:      batch.Holdings{Files: c.TenantMaxFiles, Bytes: int64(c.TenantMaxBytes), Batches: c.TenantMaxBatches},
 		MinWindow: c.MinWindow, MaxWindow: c.MaxWindow, Class: c.Class,
 	})
 	return b, nil
+}
+
+// openContents returns where files are, and what ends its use.
+func openContents(c *config.Batch) (contents batch.Files, done func() error, err error) {
+	if c.Bucket == "" {
+		f, err := files.New(filepath.Join(c.Dir, "files"))
+		if err != nil {
+			return nil, nil, fmt.Errorf("batch.dir: %w", err)
+		}
+		return f, func() error { return nil }, nil
+	}
+	b, err := objects.Open(context.Background(), c.Bucket)
+	if err != nil {
+		return nil, nil, fmt.Errorf("batch.bucket: %w", err)
+	}
+	return b, b.Close, nil
 }
 
 func openBatchStore(c *config.Batch) (batch.Store, error) {
@@ -91,8 +111,9 @@ func (b *batches) stop() {
 }
 
 func (b *batches) close() error {
-	if err := b.store.Close(); err != nil {
-		return errors.Join(errors.New("the batch store was not closed well"), err)
+	err := b.store.Close()
+	if err != nil {
+		err = errors.Join(errors.New("the batch store was not closed well"), err)
 	}
-	return nil
+	return errors.Join(err, b.done())
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"headgate/audit"
+	"headgate/batch"
 	"headgate/config"
 	"headgate/gateway"
 	"headgate/identity"
@@ -235,7 +236,11 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	gc := gatewayConfig(cfg, auth.auth, pools)
 	gc.Log, gc.Metrics, gc.Audit, gc.TLS = s.log, reg, s.audit, speak(s.certs.clients)
 	if cfg.Batch != nil {
-		if s.batches, err = openBatches(cfg.Batch, s.present, s.permit, s.log, reg); err != nil {
+		var events *batch.Events
+		if s.journal != nil {
+			events = batch.NewEvents(s.journal, s.shared.start)
+		}
+		if s.batches, err = openBatches(cfg.Batch, s.present, s.permit, s.log, reg, events); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 		gc.Batches, gc.BatchTenants = s.batches.service, s.batches.worker.Tenants

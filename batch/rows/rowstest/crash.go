@@ -271,10 +271,10 @@ func (c Crash) Run(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	if err := s.CreateFile(ctx, &batch.File{ID: "file-in", Tenant: "t", Purpose: "batch", Created: now}); err != nil {
+	if err := s.CreateFile(ctx, &batch.File{ID: "file-in", Tenant: "t", Purpose: "batch", Created: now}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.CreateBatch(ctx, &batch.Batch{ID: "b", Tenant: "t", Class: "batch", Endpoint: "/v1/x", Input: "file-in", Created: now, Expires: now.Add(time.Hour)}); err != nil {
+	if err := s.CreateBatch(ctx, &batch.Batch{ID: "b", Tenant: "t", Class: "batch", Endpoint: "/v1/x", Input: "file-in", Created: now, Expires: now.Add(time.Hour)}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
