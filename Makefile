@@ -17,9 +17,9 @@ WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/r
 WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELL_PACKAGES = $(shell go list $(SHELLS))
-SHELLS = ./batch ./batch/files ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
+SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
-.PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests clean
+.PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release image clean
 
 run: build
 	./bin/headgate serve --demo
@@ -66,7 +66,7 @@ lint: setup
 	go vet ./...
 	go vet -tags live ./cmd/headgate
 	./bin/staticcheck ./...
-	go -C tools vet ./testlog ./bars ./recompute
+	go -C tools vet ./testlog ./bars ./recompute ./sbom
 	@unformatted=$$(find . -name node_modules -prune -o -name '*.go' -print | xargs gofmt -l); \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
 
@@ -129,6 +129,16 @@ soak-tests: setup
 	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=20000 | $(TESTLOG)
 	go test -count=20 -race -timeout 1h -json $(SHELLS) | $(TESTLOG)
 	@tools/fuzz.sh 2m
+
+# Static binaries, what is in them and what is known against it: bin/release.
+release:
+	@tools/release.sh $(VERSION) $(ARCH)
+
+# Of what make release has made, for this machine's architecture.
+image:
+	@for tool in podman docker; do \
+		if command -v $$tool >/dev/null; then exec $$tool build -f Containerfile --build-arg TARGETARCH=$$(go env GOARCH) -t headgate:$(VERSION) .; fi; \
+	done; echo "image: neither podman nor docker is here"; exit 1
 
 clean:
 	rm -rf bin .cache e2e/client/node_modules e2e/engine/node_modules

@@ -32,10 +32,10 @@ var layers = [][]string{
 	{"advise"},
 	{"bench", "config", "gateway", "prove"},
 	{"batch"},
-	{"probe", "relay", "sim"},
+	{"audit", "probe", "relay", "sim"},
 	{"control", "engine", "journal", "replan"},
 	{"admission", "identity", "quota", "simengine", "telemetry"},
-	{"kv", "occupancy", "stats", "trace", "wire"},
+	{"certs", "egress", "kv", "occupancy", "stats", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"headgate/certs"
 	"headgate/identity"
 	"headgate/journal"
 	"headgate/telemetry"
@@ -12,8 +13,10 @@ import (
 type Config struct {
 	// Listen is the address that clients call, host:port. Port 0 picks a free one.
 	Listen string `yaml:"listen"`
-	Admin  Admin  `yaml:"admin"`
-	Limits Limits `yaml:"limits"`
+	// TLS is how clients speak https to the gateway: see docs/tls.md; absent: they speak http.
+	TLS    *certs.Config `yaml:"tls,omitempty"`
+	Admin  Admin         `yaml:"admin"`
+	Limits Limits        `yaml:"limits"`
 
 	Log      telemetry.Config `yaml:"log"`
 	Journal  journal.Config   `yaml:"journal"`
@@ -27,6 +30,9 @@ type Config struct {
 
 	// Batch says where files and batches are kept and how batches are run; absent: /v1/files and /v1/batches are no routes.
 	Batch *Batch `yaml:"batch,omitempty"`
+
+	// Audit says where decisions are written down, one record a request and one for each thing that an operator does: see docs/audit.md; absent: nowhere.
+	Audit *Audit `yaml:"audit,omitempty"`
 
 	// Pools are the engines behind the gateway and how they are shared.
 	Pools []Pool `yaml:"pools"`
@@ -43,6 +49,8 @@ func (c *Config) SetDefaults() { c.Listen = "127.0.0.1:8080" }
 type Admin struct {
 	// Listen is the address of /healthz, /readyz, /metrics, /api and /debug, host:port.
 	Listen string `yaml:"listen"`
+	// TLS is how operators speak https to it; absent: they speak http. It has files of its own.
+	TLS *certs.Config `yaml:"tls,omitempty"`
 	// Keys of operators, scrapers and engines, without one of which the listener answers nothing but /healthz and /readyz. Absent: it asks for no key, which is an error unless it listens on this machine's loopback or open is true.
 	Keys []identity.AdminKey `yaml:"keys,omitempty"`
 	// Open is true where the listener asks for no key though others than this machine reach it. Whoever reaches it can drain pools and read memory, with prompts in it.
@@ -196,6 +204,10 @@ type Engine struct {
 	URL string `yaml:"url"`
 	// APIKeyEnv names the environment variable that holds the key the engine wants, if it wants one.
 	APIKeyEnv string `yaml:"api_key_env,omitempty"`
+	// TLS is how an https URL is spoken to; absent: by the system's authorities and without a certificate.
+	TLS *certs.Client `yaml:"tls,omitempty"`
+	// AllowLinkLocal lets the URL lead to an address of the link or of a cloud's metadata service, such as 169.254.169.254. Otherwise such an address is refused when it is dialled, whatever name it has.
+	AllowLinkLocal bool `yaml:"allow_link_local,omitempty"`
 	// Slots is how many sequences the engine runs at once (vLLM's --max-num-seqs, llama-server's --parallel); absent: what the engine says, or its profile. An openai engine does not say, and vLLM only in its development mode.
 	Slots int64 `yaml:"slots,omitempty"`
 	// KVTokens is how many tokens the engine's KV cache holds, shared by all its slots; absent: what the engine says. An openai engine does not say.

@@ -27,7 +27,9 @@ type Change struct {
 // as done that was not.
 var restarts = map[string]bool{
 	"listen":            true,
+	"tls":               true, // which files; what is in them is taken over when it changes
 	"admin.listen":      true,
+	"admin.tls":         true,
 	"admin.keys":        false,
 	"admin.open":        false,
 	"admin.otlp_traces": true, // the route and what pools remember
@@ -54,6 +56,7 @@ var restarts = map[string]bool{
 	"otlp":           true, // one exporter has the queues and the connection
 	"estimates.file": true, // is read at the start
 	"batch":          true, // the database is opened once, and a worker has its claims in it
+	"audit":          true, // a chain of records goes on in one place
 	"control":        true, // a life in the fleet has its name and lease for as long as it lasts
 
 	"keys":           false,

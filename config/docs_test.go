@@ -82,7 +82,7 @@ func TestDocumentedProfiles(t *testing.T) {
 func settingsTable(t *testing.T) string {
 	var c Config
 	setDefaults(reflect.ValueOf(&c).Elem())
-	w := tableWriter{t: t, comments: fieldComments(t, ".", "../identity", "../journal", "../telemetry")}
+	w := tableWriter{t: t, comments: fieldComments(t, ".", "../certs", "../identity", "../journal", "../telemetry")}
 	w.b.WriteString("\n| setting | default | meaning |\n|---|---|---|\n")
 	w.structure("", reflect.ValueOf(&c).Elem())
 	w.b.WriteString("\n")

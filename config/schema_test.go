@@ -114,6 +114,7 @@ var patterns = map[string]string{
 	"config.OTLP.HeadersEnv":     `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Forward.Address":     `^https?://[^/?#]`,
 	"config.Forward.SecretEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
+	"config.Audit.PostgresEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Batch.PostgresEnv":   `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Control.PasswordEnv": `^[A-Za-z_][A-Za-z0-9_]{0,127}$`,
 	"config.Hook.URL":            `^https?://[^/?#]`,
@@ -155,9 +156,11 @@ limits:
   other_tenants: {requests: {limit: 1}, tokens: {limit: 1}}
   others_together: {requests: {limit: 1}, tokens: {limit: 1}}
   balance_file: b
+tls: {cert: c, key: k, client_ca: a, client_auth: require}
+audit: {file: f, source: s}
 keys: [{name: k, tenant: t, hash: "sha256:%064d", classes: [interactive, batch], default: batch, expires: "2027-01-31T00:00:00Z", models: {allow: [m], deny: [m]}, old: {hash: "sha256:0000000000000000000000000000000000000000000000000000000000000001", until: "2027-01-31T00:00:00Z"}}]
 keys_file: f
-admin: {keys: [{name: o, hash: "sha256:0000000000000000000000000000000000000000000000000000000000000002"}]}
+admin: {tls: {cert: c, key: k, client_ca: a, client_auth: request}, keys: [{name: o, hash: "sha256:0000000000000000000000000000000000000000000000000000000000000002"}]}
 issuers: [{name: i, issuer: "https://h", jwks_url: "https://h", audiences: [a], algorithms: [RS256]}]
 certificates: {names: [uri]}
 rules: [{name: r, from: [i, certificate], subjects: [s], applications: [a], claims: [{name: c, any: [v]}], tenant: t, classes: [interactive, batch]}]
@@ -167,7 +170,7 @@ pools:
   - name: p
     models: [m]
     aliases: [{name: a, model: m}]
-    engines: [{name: e, kind: vllm, url: "http://h", api_key_env: K}]
+    engines: [{name: e, kind: vllm, url: "https://h", api_key_env: K, tls: {ca: a, cert: c, key: k, server_name: n}}]
     control: {survival: {slots: 1, kv_tokens: 512}, unit: {kv_tokens: 512}}
     classes:
       - {name: interactive, floor: {slots: 1}}
@@ -207,7 +210,7 @@ func writeSchema(t *testing.T) []byte {
 	if r == nil {
 		t.Fatal(problems)
 	}
-	dirs := []string{".", "../identity", "../journal", "../telemetry"}
+	dirs := []string{".", "../certs", "../identity", "../journal", "../telemetry"}
 	w := schemaWriter{t: t, c: c, replanned: r, comments: fieldComments(t, dirs...)}
 	typeComments(t, w.comments, dirs...)
 	s := w.object(reflect.ValueOf(c).Elem(), "")

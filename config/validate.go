@@ -3,12 +3,14 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"headgate/egress"
 	"headgate/identity"
 )
 
@@ -45,6 +47,15 @@ func (c *Config) validate(l *list) {
 		if c.Control != nil && c.Control.Store == StoreEtcd && c.Batch.PostgresEnv == "" {
 			l.warn("batch", "without postgres_env files and batches are this replica's own: a client has to come back to the replica that has them")
 		}
+	}
+	if c.TLS != nil {
+		c.TLS.Validate(l.below("tls"))
+	}
+	if c.Admin.TLS != nil {
+		c.Admin.TLS.Validate(l.below("admin.tls"))
+	}
+	if c.Audit != nil {
+		c.Audit.validate(l, c.OTLP.Endpoint != "")
 	}
 	if n := len(c.Pools); n < 1 || n > maxPools {
 		l.bad("pools", n, fmt.Sprintf("1 to %d pools", maxPools))
@@ -298,6 +309,9 @@ func (c *Config) Unset(getenv func(string) string) []Problem {
 	if c.Control != nil && c.Control.Forward != nil && len(getenv(c.Control.Forward.SecretEnv)) < LeastSecret {
 		l.warn("control.forward.secret_env", fmt.Sprintf("the variable does not hold %d bytes or more here, and serve does not start without it", LeastSecret))
 	}
+	if c.Audit != nil && c.Audit.PostgresEnv != "" && getenv(c.Audit.PostgresEnv) == "" {
+		l.warn("audit.postgres_env", "the variable is not set here, and serve does not start without it")
+	}
 	if v := c.OTLP.HeadersEnv; v != "" && getenv(v) == "" {
 		l.warn("otlp.headers_env", "the variable is not set here, and serve does not start without it")
 	}
@@ -312,6 +326,19 @@ func (e *Engine) address(l *list, at string) {
 		return
 	}
 	baseURL(l, at+".url", e.URL, "name the engine's key by api_key_env")
+	u, err := url.Parse(e.URL)
+	if err != nil {
+		return
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && egress.Refused(ip) && !e.AllowLinkLocal {
+		l.bad(at+".url", u.Hostname(), "an address that is not of the link or of a metadata service, unless allow_link_local: true")
+	}
+	if e.TLS != nil {
+		if u.Scheme == "http" {
+			l.bad(at+".tls", "a mapping", "nothing with an http URL")
+		}
+		e.TLS.Validate(l.below(at + ".tls"))
+	}
 }
 
 const (

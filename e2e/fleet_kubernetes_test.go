@@ -56,9 +56,18 @@ type template struct {
 		Labels map[string]string `yaml:"labels"`
 	} `yaml:"metadata"`
 	Spec struct {
-		TerminationGracePeriodSeconds int         `yaml:"terminationGracePeriodSeconds"`
-		Containers                    []container `yaml:"containers"`
-		Volumes                       []struct {
+		TerminationGracePeriodSeconds int  `yaml:"terminationGracePeriodSeconds"`
+		AutomountServiceAccountToken  bool `yaml:"automountServiceAccountToken"`
+		SecurityContext               struct {
+			RunAsNonRoot   bool `yaml:"runAsNonRoot"`
+			RunAsUser      int  `yaml:"runAsUser"`
+			RunAsGroup     int  `yaml:"runAsGroup"`
+			SeccompProfile struct {
+				Type string `yaml:"type"`
+			} `yaml:"seccompProfile"`
+		} `yaml:"securityContext"`
+		Containers []container `yaml:"containers"`
+		Volumes    []struct {
 			Name      string `yaml:"name"`
 			ConfigMap struct {
 				Name string `yaml:"name"`
@@ -75,6 +84,13 @@ type container struct {
 		Name          string `yaml:"name"`
 		ContainerPort int    `yaml:"containerPort"`
 	} `yaml:"ports"`
+	SecurityContext struct {
+		AllowPrivilegeEscalation bool `yaml:"allowPrivilegeEscalation"`
+		ReadOnlyRootFilesystem   bool `yaml:"readOnlyRootFilesystem"`
+		Capabilities             struct {
+			Drop []string `yaml:"drop"`
+		} `yaml:"capabilities"`
+	} `yaml:"securityContext"`
 	LivenessProbe  probe `yaml:"livenessProbe"`
 	ReadinessProbe probe `yaml:"readinessProbe"`
 	VolumeMounts   []struct {

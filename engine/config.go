@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"headgate/certs"
 	"headgate/identity"
 )
 
@@ -28,6 +29,10 @@ type Config struct {
 	APIKeyHeader string `yaml:"api_key_header"`
 	// Headers are sent with every request. No place for secrets: they are shown as configured.
 	Headers map[string]string `yaml:"headers,omitempty"`
+	// TLS is how an https URL is spoken to; absent: by the system's authorities.
+	TLS *certs.Client `yaml:"tls,omitempty"`
+	// AllowLinkLocal lets the URL lead to addresses that egress.Refused.
+	AllowLinkLocal bool `yaml:"allow_link_local"`
 
 	// ConnectTimeout bounds dialling and the TLS handshake.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
@@ -108,6 +113,9 @@ func (c *Config) Validate(bad func(path string, value any, allowed string)) {
 	if _, err := c.Root(); err != nil {
 		// A URL with userinfo has a password in it.
 		bad("url", hideUserinfo(c.URL), urlRule)
+	}
+	if c.TLS != nil {
+		c.TLS.Validate(func(path string, value any, allowed string) { bad("tls."+path, value, allowed) })
 	}
 	if !token(c.APIKeyHeader) || slices.Contains(ownHeaders, http.CanonicalHeaderKey(c.APIKeyHeader)) {
 		bad("api_key_header", c.APIKeyHeader, headerRule)

@@ -15,6 +15,9 @@ import (
 	"headgate/relay"
 )
 
+// tracesPath is where engines export their spans to.
+const tracesPath = "/v1/traces"
+
 // Admin returns the handler of the admin listener: health, metrics, what
 // became of recalls, what every pool, class and queue is doing, the operator's
 // switches, and where engines send spans to. Without operators in the configuration in
@@ -38,18 +41,21 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 		mux.HandleFunc("POST /api/limits/refill", g.refill)
 	}
 	if g.cfg.Spans != nil {
-		mux.Handle("POST /v1/traces", g.cfg.Spans)
+		mux.Handle("POST "+tracesPath, g.cfg.Spans)
 	}
 	if g.cfg.Fleet != nil {
 		g.cfg.Fleet.routes(mux)
 	}
 	mux.HandleFunc("GET /debug/admission", g.debugAdmission)
 	mux.HandleFunc("GET /debug/engines", g.debugEngines)
-	return guard(mux, func() *identity.Operators { return g.live().Operators })
+	return g.auditAdmin(guard(mux, func() *identity.Operators { return g.live().Operators }))
 }
 
 // operator is the key of a request's context under which the name of its operator is.
 type operator struct{}
+
+// heard is the key of where guard leaves that name for who stands before it.
+type heard struct{}
 
 // guard lets only operators pass, where there are any. Health is everybody's: a kubelet
 // or a balancer has no key.
@@ -67,6 +73,9 @@ func guard(next http.Handler, operators func() *identity.Operators) http.Handler
 			}
 			http.Error(w, err.Message, err.Status)
 			return
+		}
+		if said, ok := r.Context().Value(heard{}).(*string); ok {
+			*said = name
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operator{}, name)))
 	})

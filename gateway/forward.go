@@ -23,7 +23,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/control"
+	"headgate/egress"
 	"headgate/identity"
+	"headgate/journal"
 	"headgate/relay"
 	"headgate/wire"
 )
@@ -86,6 +88,8 @@ const (
 	// a larger one a client may see a part when the replica breaks off.
 	mostEvent = 1 << 20
 	firstRead = 16 << 10
+	// mostHeader is the largest header of an answer that is passed on, in bytes.
+	mostHeader = 1 << 20
 )
 
 var errStopped = errors.New("the gateway is shutting down")
@@ -120,7 +124,7 @@ func newForwarder(f Forwarding, replica string, reg prometheus.Registerer) *forw
 	}
 	v.killed, v.kill = context.WithCancel(context.Background())
 	dialer := &net.Dialer{
-		Timeout: f.Connect,
+		Timeout: f.Connect, Control: egress.Guard,
 		// A machine that is gone says nothing; a stream of it would never end.
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
@@ -129,8 +133,9 @@ func newForwarder(f Forwarding, replica string, reg prometheus.Registerer) *forw
 		dial = f.dial
 	}
 	v.transport = &http.Transport{
-		DialContext:     dial,
-		TLSClientConfig: &tls.Config{RootCAs: f.Roots}, TLSHandshakeTimeout: f.Connect, ExpectContinueTimeout: f.Connect,
+		DialContext:            dial,
+		MaxResponseHeaderBytes: mostHeader,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: f.Roots}, TLSHandshakeTimeout: f.Connect, ExpectContinueTimeout: f.Connect,
 		TLSNextProto:       map[string]func(string, *tls.Conn) http.RoundTripper{}, // HTTP/1.1: a connection is one request's at a time
 		DisableCompression: true, MaxIdleConnsPerHost: 256, IdleConnTimeout: hopIdle,
 	}
@@ -266,6 +271,8 @@ func (g *Gateway) forward(w *response, r *http.Request, pool *relay.Pool, call *
 	f.sent.WithLabelValues(pool.Name(), outcome).Inc()
 	if outcome == hopUnreachable {
 		f.Router.Unreached(to.Replica)
+	} else if call.Account != nil {
+		call.Account.Note(&journal.Event{Kind: journal.Forwarded, Pool: pool.Name(), Class: call.Class, Peer: to.Replica})
 	}
 	return outcome != hopUnreachable, failure
 }

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/base32"
 	"errors"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"headgate/audit"
 	"headgate/batch"
 	"headgate/identity"
 	"headgate/journal"
@@ -70,6 +72,11 @@ type Config struct {
 	// Journal has what operators do to balances; nil: it is only logged. It counts from Start.
 	Journal *journal.Writer
 	Start   time.Time
+	// Audit gets a record of each request and of each thing that is done through the admin
+	// listener; nil: nothing is written down.
+	Audit *audit.Writer
+	// TLS is what clients speak; nil: they speak http.
+	TLS *tls.Config
 	// Fleet is what the admin listener tells of the fleet; nil: the process has its pools
 	// to itself.
 	Fleet *Fleet
@@ -127,7 +134,13 @@ func (g *Gateway) Reconfigure(swap func() Config) {
 
 // Serve answers the listener's clients until Drain.
 func (g *Gateway) Serve(l net.Listener) error {
-	err := g.server.Serve(limit(l, g.cfg.Limits.Connections))
+	l = Limit(l, g.cfg.Limits.Connections)
+	if g.cfg.TLS != nil {
+		// Outside of the limit: the server has to see that it is TLS, for the time of the
+		// handshake and for clients' certificates.
+		l = tls.NewListener(l, g.cfg.TLS)
+	}
+	err := g.server.Serve(l)
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -148,6 +161,7 @@ func (g *Gateway) Ready() error {
 			drained++
 		}
 	}
+	all = append(all, g.cfg.Audit.Ready())
 	if drained > 0 && drained == len(pools) {
 		// With one of several drained the others still serve.
 		all = append(all, errors.New("every pool is drained by an operator's switch"))
@@ -159,6 +173,9 @@ func (g *Gateway) Ready() error {
 func (g *Gateway) Problems() (all []string) {
 	for _, p := range g.live().Pools {
 		all = append(all, p.Problems()...)
+	}
+	if problem := g.cfg.Audit.Problem(); problem != "" {
+		all = append(all, problem)
 	}
 	return append(all, g.live().Auth.Problems()...)
 }
@@ -255,13 +272,16 @@ func (g *Gateway) carry(w *response, r *http.Request, p *identity.Principal, req
 		if p, err = w.cfg.Auth.Authenticate(r); err != nil {
 			return err
 		}
+		w.audited.principal = p
 	}
 }
 
 // route finds a request's class and pool, and notes the class for its answer.
 func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req *wire.Request) (*relay.Pool, *wire.Error) {
 	// Several lines of one header are one list, which is no class's name.
-	class, err := p.Class(strings.Join(r.Header.Values(identity.ClassHeader), ", "), req.ServiceTier)
+	asked := strings.Join(r.Header.Values(identity.ClassHeader), ", ")
+	w.audited.model, w.audited.asked = req.Model, cmp.Or(asked, req.ServiceTier)
+	class, err := p.Class(asked, req.ServiceTier)
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +293,7 @@ func (g *Gateway) route(w *response, r *http.Request, p *identity.Principal, req
 func (w *response) call(p *identity.Principal, req *wire.Request, own identity.Limits) *relay.Call {
 	w.own = own != identity.Limits{}
 	return &relay.Call{
-		ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived, From: w.from, Span: w.span, Session: cmp.Or(w.session, req.CacheKey),
+		Account: w.account(), ID: w.id, Request: req, Class: w.class, Tenant: p.Tenant, Principal: p.Name, Arrived: w.arrived, From: w.from, Span: w.span, Session: cmp.Or(w.session, req.CacheKey),
 		TTFT: own.TTFT, TPOT: own.TPOT,
 	}
 }

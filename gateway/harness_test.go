@@ -63,6 +63,7 @@ type setup struct {
 	journal   *journal.Writer
 	batches   *batch.Service
 	tenants   *keeper.Keeper // of limits
+	audit     *stored        // where decisions are written down; nil: nowhere
 	listener  net.Listener
 	dial      func(context.Context, string, string) (net.Conn, error)
 }
@@ -205,7 +206,7 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	r.gateway = New(Config{
-		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Tenants: s.tenants, Log: log, Metrics: r.metrics,
+		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Tenants: s.tenants, Audit: s.audit.writer(t), Log: log, Metrics: r.metrics,
 	})
 
 	l := s.listener

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// limit bounds the connections that a listener has open; the next ones wait in
-// the kernel to be accepted.
-func limit(l net.Listener, n int) net.Listener {
+// Limit bounds the connections that a listener has open; the next ones wait in
+// the kernel to be accepted. A Gateway does it itself for what it serves.
+func Limit(l net.Listener, n int) net.Listener {
 	return &limited{Listener: l, places: make(chan struct{}, n), closed: make(chan struct{})}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"headgate/admission"
+	"headgate/journal"
 	"headgate/relay"
 	"headgate/telemetry/tracing"
 	"headgate/wire"
@@ -28,6 +29,7 @@ type response struct {
 	class     string
 	session   string // that the client names
 	stream    bool
+	keeps     bool // a record is written of it
 	asks      bool // for limits of its own
 	own       bool // and has some: its key permits it
 	dialect   dialect
@@ -38,6 +40,15 @@ type response struct {
 	hold      bool   // what is written need not be flushed
 	body      []byte // as it came, while the request may be sent on
 	status    int    // of an answer of another replica; 0: it is this one's
+	audited   audited
+}
+
+// account is what a call is to tell of itself; nil: nobody writes it down.
+func (w *response) account() *journal.Account {
+	if !w.keeps {
+		return nil
+	}
+	return &w.audited.account
 }
 
 const (
@@ -79,9 +90,16 @@ const headerObjective = "Headgate-Objective"
 func newResponse(out http.ResponseWriter, r *http.Request, cfg *Config) *response {
 	w := &response{
 		out: out, control: http.NewResponseController(out), header: out.Header(), cfg: cfg, id: newID(), arrived: time.Now(),
-		unread: r.ContentLength != 0,
+		unread: r.ContentLength != 0, keeps: cfg.Audit != nil,
 	}
 	w.identify(w.id)
+	// net/http takes a body in chunks though a length is said too, and takes none of
+	// either from HTTP/1.0, without telling. What a proxy in front has read otherwise must
+	// not be the next request, so such a connection has none. Nor has one that was to be a
+	// tunnel.
+	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) || r.Method == http.MethodConnect {
+		w.header.Set("Connection", "close")
+	}
 	return w
 }
 

@@ -41,6 +41,8 @@ const (
 const (
 	modelsPath  = "/v1/models"
 	modelPrefix = modelsPath + "/"
+	// routeNone is the label of what is no route.
+	routeNone = "none"
 )
 
 func generate(api wire.API) func(*Gateway, *response, *http.Request, *identity.Principal) *wire.Error {
@@ -80,7 +82,7 @@ func find(u *url.URL) (route, bool) {
 	if strings.HasPrefix(path, responses.Path+"/") {
 		return storedRoute, true
 	}
-	return route{name: "none"}, false
+	return route{name: routeNone}, false
 }
 
 func (rt *route) takes(method string) bool {
@@ -130,6 +132,7 @@ func (g *Gateway) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		w.fail(err)
 	}
 	w.traced(status, code)
+	g.audit(w, r, &rt, status, err)
 	g.requests.WithLabelValues(rt.name, strconv.Itoa(status)).Inc()
 	if g.cfg.Log.Enabled(r.Context(), slog.LevelDebug) {
 		g.cfg.Log.Debug("request", "request", w.id, "route", rt.name, "status", status, "code", code, "class", w.class, "duration", time.Since(w.arrived))
@@ -154,6 +157,7 @@ func (g *Gateway) authenticated(w *response, r *http.Request, rt *route) (err *w
 	if err != nil {
 		return err
 	}
+	w.audited.principal = p
 	// A caller that is not known gets nothing stored.
 	if _, bounded := routes[r.URL.EscapedPath()]; bounded && g.cfg.Tracer != nil && rt.allow == allowPost {
 		w.trace(g.cfg.Tracer, r)

@@ -92,6 +92,9 @@ type Call struct {
 	// its end. It must not block. Both are of answers that are not streamed.
 	Kept       []byte
 	Checkpoint func(kept []byte, tokens int)
+	// Account is told what the call comes to; nil: nobody wants to know. It is the
+	// caller's again once the call is over.
+	Account *journal.Account
 	// Wasted, if it is not nil, is told at the end how many tokens were generated for the answer
 	// that it does not have, or, where there is none, that the last checkpoint has not. It
 	// must not block.
@@ -179,6 +182,9 @@ type Config struct {
 	ClockDrift float64
 	// Spans: engines export spans, so that attempts are remembered for them.
 	Spans bool
+	// Unasked is told of a call that is over and came without an Account, which it has by
+	// then: one that no server wrote down. nil: nobody is told.
+	Unasked func(*Call, *wire.Error)
 	// Start is the moment that the journal and admission count from.
 	Start   time.Time
 	Journal *journal.Writer // nil: none

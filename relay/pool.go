@@ -354,10 +354,13 @@ func (p *Pool) journal(e *journal.Event) {
 
 // logLocked completes a line about a request.
 func (p *Pool) logLocked(r *record, e *journal.Event) {
-	if p.cfg.Journal == nil && e.Recall == 0 && r.recall == 0 {
+	if p.cfg.Journal == nil && e.Recall == 0 && r.recall == 0 && r.call.Account == nil {
 		return // nobody reads it
 	}
 	p.describe(r, e)
+	if r.call.Account != nil {
+		r.call.Account.Note(e)
+	}
 	p.journal(e)
 }
 

@@ -13,7 +13,11 @@ import (
 // Serve carries one call through the pool. It returns when the client has its
 // whole answer (nil), or with the error that it is to be told: by the caller,
 // in the place of an answer if the sink has not started, at its end otherwise.
-func (p *Pool) Serve(ctx context.Context, call *Call, sink Sink) *wire.Error {
+func (p *Pool) Serve(ctx context.Context, call *Call, sink Sink) (failure *wire.Error) {
+	if call.Account == nil && p.cfg.Unasked != nil {
+		call.Account = &journal.Account{}
+		defer func() { p.cfg.Unasked(call, failure) }()
+	}
 	r, refused := p.offer(call)
 	call.tellLimits(sink)
 	if refused != nil {

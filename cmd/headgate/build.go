@@ -22,6 +22,7 @@ import (
 	"headgate/relay"
 	"headgate/telemetry/otlp"
 	"headgate/telemetry/spans"
+	"headgate/wire"
 )
 
 // maxRunning bounds the requests that one pool runs at a time, beside those
@@ -35,7 +36,8 @@ type shared struct {
 	log     *slog.Logger
 	metrics *relay.Metrics
 	limits  *keeper.Keeper
-	replica control.ID // zero: the process has its pools to itself
+	replica control.ID                     // zero: the process has its pools to itself
+	unasked func(*relay.Call, *wire.Error) // nil: nobody writes down what batches come to
 }
 
 // poolConfig is what a pool of the configuration is made of, or changed to. Its
@@ -54,7 +56,7 @@ func poolConfig(cfg *config.Config, i int, s *shared) relay.Config {
 			}
 			return t, err
 		},
-		Replica: s.replica,
+		Replica: s.replica, Unasked: s.unasked,
 	}
 	if cfg.Control != nil {
 		rc.ClockDrift, rc.Fingerprint = cfg.Control.ClockDrift.Fraction(), cfg.Fingerprint(i)
@@ -179,6 +181,7 @@ func adapterConfig(c *config.Engine) engine.Config {
 	var ec engine.Config
 	ec.SetDefaults()
 	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
+	ec.TLS, ec.AllowLinkLocal = c.TLS, c.AllowLinkLocal
 	return ec
 }
 

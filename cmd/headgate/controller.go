@@ -72,6 +72,7 @@ type controller struct {
 	reloads *reloads
 	fleet   *fleet
 	admin   net.Listener
+	certs   *certificates
 	web     *http.Server
 }
 
@@ -99,10 +100,16 @@ func newController(cfg *config.Config, logTo io.Writer) (*controller, error) {
 	c.admins.Store(identity.NewOperators(cfg.Admin.Keys))
 	c.fleet.lead("controller "+c.fleet.id.Replica, c.config.Load)
 	view := c.fleet.view(&shared{start: time.Now()}, func() []*relay.Pool { return nil })
-	c.web = &http.Server{Handler: view.Admin(reg, c.admins.Load), ReadHeaderTimeout: cfg.Limits.HeaderTimeout, MaxHeaderBytes: int(cfg.Limits.HeaderBytes)}
+	c.web = adminServer(view.Admin(reg, c.admins.Load), cfg, c.log)
+	only := *cfg
+	only.TLS = nil // it has no clients
+	if c.certs, err = openCertificates(&only, c.log, reg); err != nil {
+		return nil, errors.Join(err, c.fleet.close())
+	}
 	if c.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), c.fleet.close())
 	}
+	c.admin = adminListener(c.admin, c.certs)
 	return c, nil
 }
 
@@ -120,8 +127,12 @@ func (c *controller) run(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		watch(watching, c.look, func() { c.reloads.reread(c.log, c.load, c.take) })
+		watch(watching, c.look, func() {
+			c.certs.reload()
+			c.reloads.reread(c.log, c.load, c.take, nil)
+		})
 	}()
+	go c.certs.watch(watching)
 	var err error
 	select {
 	case err = <-failed:

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"headgate/config"
+	"headgate/egress"
 	"headgate/relay"
 	"headgate/replan"
 )
@@ -26,6 +27,9 @@ const (
 	// hookPipes is how long after a command's end what it has started may still write to
 	// where the command wrote.
 	hookPipes = 500 * time.Millisecond
+	hookDial  = 10 * time.Second
+	// maxHookHeader bounds the header of its answer, in bytes.
+	maxHookHeader = 64 << 10
 )
 
 // replanConfig is how a pool's engine is switched between profiles; nil: it is not.
@@ -137,7 +141,14 @@ func callHook(ctx context.Context, h *config.Hook, key string) error {
 		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	// It may answer once the engine has restarted. Only what is configured is called.
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	// No proxy of the environment's sees its key.
+	client := &http.Client{
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: hookDial, Control: egress.Guard}).DialContext,
+			TLSHandshakeTimeout: hookDial, MaxResponseHeaderBytes: maxHookHeader, DisableKeepAlives: true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	res, err := client.Do(req)
 	if err != nil {
 		var at *url.Error

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"headgate/audit"
 	"headgate/config"
 	"headgate/gateway"
 	"headgate/relay"
@@ -112,14 +113,15 @@ type loader func() (*config.Config, []config.Problem, error)
 
 // reread reads the file and takes it over, or says why not.
 func (s *server) reread() {
-	s.reloads.reread(s.log, s.load, s.reconfigure)
+	s.certs.reload()
+	s.reloads.reread(s.log, s.load, s.reconfigure, s.audit)
 	if s.behind {
 		s.reloads.refused.Set(1)
 	}
 }
 
 // reread reads a file, has take take it over, and says what became of it.
-func (r *reloads) reread(log *slog.Logger, load loader, take func(*config.Config) ([]config.Change, error)) {
+func (r *reloads) reread(log *slog.Logger, load loader, take func(*config.Config) ([]config.Change, error), to *audit.Writer) {
 	cfg, problems, err := load()
 	for _, p := range problems {
 		log.Warn("configuration", "problem", p.String())
@@ -139,6 +141,7 @@ func (r *reloads) reread(log *slog.Logger, load loader, take func(*config.Config
 	case len(changes) == 0:
 		outcome = "unchanged"
 	}
+	auditReload(to, outcome, changes, err)
 	r.total.WithLabelValues(outcome).Inc()
 	r.refused.Set(0)
 	if err != nil {
@@ -285,6 +288,7 @@ func keepUnchangeable(old, cfg *config.Config) {
 	cfg.Listen, cfg.Journal, cfg.Log.Format = old.Listen, old.Journal, old.Log.Format
 	cfg.Admin.Listen, cfg.Admin.OTLPTraces = old.Admin.Listen, old.Admin.OTLPTraces
 	cfg.OTLP, cfg.Estimates, cfg.Control, cfg.Batch = old.OTLP, old.Estimates, old.Control, old.Batch
+	cfg.TLS, cfg.Audit = old.TLS, old.Audit
 	for i := range cfg.Pools {
 		if k := slices.IndexFunc(old.Pools, func(p config.Pool) bool { return p.Name == cfg.Pools[i].Name }); k >= 0 {
 			cfg.Pools[i].Replan = old.Pools[k].Replan

@@ -3,14 +3,17 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"headgate/audit"
 	"headgate/batch"
 	"headgate/config"
 	"headgate/control/agent"
@@ -81,6 +85,8 @@ was granted when nothing runs any more.`,
 			if err != nil {
 				return err
 			}
+			log.SetFlags(0)
+			log.SetOutput(libraryLog{s.log})
 			if !demo {
 				s.load = func() (*config.Config, []config.Problem, error) {
 					cfg, problems, err := config.Load(file)
@@ -122,6 +128,16 @@ was granted when nothing runs any more.`,
 	return cmd
 }
 
+// libraryLog has what libraries say through package log in the process's own log, up to
+// where net/http quotes what an engine has sent, which may be an answer.
+type libraryLog struct{ log *slog.Logger }
+
+func (l libraryLog) Write(b []byte) (int, error) {
+	text, _, _ := strings.Cut(string(b), " starting with ")
+	l.log.Warn("a library says", "text", strings.TrimSpace(text))
+	return len(b), nil
+}
+
 // server is a gateway with everything it runs on.
 type server struct {
 	load    loader // of the file; nil: there is none
@@ -130,6 +146,8 @@ type server struct {
 	level   slog.LevelVar
 	shared  shared
 	journal *journal.Writer // nil: none
+	audit   *audit.Writer   // nil: none
+	certs   *certificates
 	gateway *gateway.Gateway
 	clients net.Listener
 	admin   net.Listener
@@ -182,6 +200,15 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		s.shared.journal = s.journal
 		reg.MustRegister(s.journal)
 	}
+	if s.certs, err = openCertificates(cfg, s.log, reg); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	if s.audit, err = openAudit(cfg.Audit, s.export, build.Version, s.log, reg); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	if s.audit != nil {
+		s.shared.unasked = gateway.AuditCall(s.audit)
+	}
 	if cfg.Control != nil {
 		if s.fleet, err = newFleet(cfg.Control, reg, s.log); err != nil {
 			return nil, errors.Join(err, s.close())
@@ -215,7 +242,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	reg.MustRegister(relay.NewCollector(s.present))
 	s.calling.Store(auth)
 	gc := gatewayConfig(cfg, auth.auth, pools)
-	gc.Log, gc.Metrics = s.log, reg
+	gc.Log, gc.Metrics, gc.Audit, gc.TLS = s.log, reg, s.audit, speak(s.certs.clients)
 	gc.Tenants, gc.Journal, gc.Start = s.shared.limits, s.journal, s.shared.start
 	if cfg.Batch != nil {
 		var events *batch.Events
@@ -252,14 +279,40 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		gc.Spans = spans.New(takeSpans(s.present), reg)
 	}
 	s.gateway = gateway.New(gc)
-	s.web = &http.Server{Handler: s.gateway.Admin(reg), ReadHeaderTimeout: cfg.Limits.HeaderTimeout, MaxHeaderBytes: int(cfg.Limits.HeaderBytes)}
+	s.web = adminServer(s.gateway.Admin(reg), cfg, s.log)
 	if s.clients, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen: %w", err), s.close())
 	}
 	if s.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), s.clients.Close(), s.close())
 	}
+	s.admin = adminListener(s.admin, s.certs)
 	return s, nil
+}
+
+const (
+	// adminIdle is how long an operator's connection may be open without a request.
+	adminIdle = 2 * time.Minute
+	// adminConnections is more than operators, probes and scrapers have open, and fewer than
+	// would take the descriptors that clients need.
+	adminConnections = 256
+)
+
+// adminListener is what operators connect to, by what its configuration speaks.
+func adminListener(l net.Listener, c *certificates) net.Listener {
+	l = gateway.Limit(l, adminConnections)
+	if t := speak(c.admin); t != nil {
+		l = tls.NewListener(l, t)
+	}
+	return l
+}
+
+// adminServer has no timeout for answers: some are followed.
+func adminServer(h http.Handler, cfg *config.Config, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: cfg.Limits.HeaderTimeout, MaxHeaderBytes: int(cfg.Limits.HeaderBytes), IdleTimeout: adminIdle,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), DisableGeneralOptionsHandler: true,
+	}
 }
 
 // callers makes what knows who calls by a configuration. Keys of issuers that it has in
@@ -330,6 +383,7 @@ func (s *server) run(ctx context.Context, release func()) error {
 	for _, p := range s.present() {
 		s.follow(p)
 	}
+	s.following.Go(func() { s.certs.watch(background) })
 	for _, run := range s.background {
 		s.following.Go(func() { run(background) })
 	}
@@ -394,5 +448,5 @@ func (s *server) close() error {
 	if s.journal != nil {
 		err = errors.Join(err, s.journal.Close())
 	}
-	return err
+	return errors.Join(err, s.audit.Close())
 }

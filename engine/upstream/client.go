@@ -22,7 +22,8 @@
 //
 // No proxy is taken from the environment, no redirect followed, nothing
 // compressed, and no header of a client passed on: what is sent is the
-// adapter's own, and it goes to the configured address only.
+// adapter's own, and it goes to the configured address only, unless that turns out
+// to be one of the link (package egress).
 package upstream
 
 import (
@@ -42,6 +43,7 @@ import (
 	"syscall"
 	"time"
 
+	"headgate/egress"
 	"headgate/engine"
 	"headgate/engine/release"
 	"headgate/identity"
@@ -92,24 +94,32 @@ func New(cfg engine.Config, hooks Hooks) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	secure, err := cfg.TLS.Config()
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
 	c := &Client{cfg: cfg, hooks: hooks, root: root, key: key, ledger: newLedger()}
-	c.pooled = transport(cfg)
-	c.own = transport(cfg)
+	c.pooled = transport(cfg, secure)
+	c.own = transport(cfg, secure)
 	c.own.DisableKeepAlives = true
 	return c, nil
 }
 
-func transport(cfg engine.Config) *http.Transport {
+func transport(cfg engine.Config, secure *tls.Config) *http.Transport {
 	dial := cfg.DialContext
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}).DialContext
+		d := &net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}
+		if !cfg.AllowLinkLocal {
+			d.Control = egress.Guard
+		}
+		dial = d.DialContext
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		DialContext:            dial,
 		TLSHandshakeTimeout:    cfg.ConnectTimeout,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSClientConfig:        secure,
 		DisableCompression:     true,
 		MaxIdleConns:           idleConns,
 		MaxIdleConnsPerHost:    idleConns,

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Makes bin/release: static binaries that are the same wherever they are built, a list of
+# what is in them, what is known against that, and checksums.
+#
+#	tools/release.sh VERSION [ARCH...]
+#
+# OUT is another folder for it; what is in there goes.
+# What is known is asked of govulncheck's database (GOVULNDB, vuln.go.dev by default). Where
+# that can't be reached the release is made, and says in VULNERABILITIES that nobody asked.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=${1:?the version, such as v1.2.3}
+shift
+[ $# -gt 0 ] || set -- amd64 arm64
+GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.1.4
+out=$(realpath -m "${OUT:-bin/release}")
+rm -rf "$out"
+mkdir -p "$out"
+
+build() { # from a folder, for an architecture, to a file
+	env -C "$1" CGO_ENABLED=0 GOOS=linux GOARCH="$2" GOFLAGS= GOWORK=off \
+		go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X headgate/telemetry.Version=$version" -o "$3" ./cmd/headgate
+}
+
+# The second build is of a copy of what is committed, in another place.
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git archive HEAD | tar -x -C "$copy"
+mkdir "$copy/out"
+for arch in "$@"; do
+	name=headgate-linux-$arch
+	build . "$arch" "$out/$name"
+	build "$copy" "$arch" "$copy/out/$name"
+	cmp "$out/$name" "$copy/out/$name" || {
+		echo "release: $name is not the same when it is built of what is committed, elsewhere" >&2
+		exit 1
+	}
+	echo "release: $out/$name, the same twice"
+done
+go -C tools run ./sbom "$out/headgate-linux-$1" >"$out/headgate.cdx.json"
+cp Containerfile SECURITY.md LICENSE "$out/"
+
+# Its status is 3 where something is found, and another where it could not look. go run would
+# make 1 of either.
+status=0
+if GOBIN=$copy/bin go install "$GOVULNCHECK" 2>"$out/VULNERABILITIES"; then
+	"$copy/bin/govulncheck" ${GOVULNDB:+-db "$GOVULNDB"} ./cmd/headgate >"$out/VULNERABILITIES" 2>&1 || status=$?
+else
+	status=1
+fi
+case $status in
+0) echo "release: govulncheck knows of nothing" ;;
+3)
+	cat "$out/VULNERABILITIES" >&2
+	echo "release: govulncheck knows of vulnerabilities" >&2
+	exit 3
+	;;
+*)
+	{
+		echo "NOT CHECKED: govulncheck is not to be had, or could not ask its database (${GOVULNDB:-https://vuln.go.dev}):"
+		tail -n 1 "$out/VULNERABILITIES"
+	} >"$copy/said"
+	mv "$copy/said" "$out/VULNERABILITIES"
+	echo "release: govulncheck was not asked, as $out/VULNERABILITIES says"
+	;;
+esac
+(cd "$out" && sha256sum -- * >SHA256SUMS)
+echo "release: $out"
