@@ -237,7 +237,9 @@ func (r *ingestion) item(raw []byte) (it Item, ok bool) {
 	case !body.IsObject():
 		r.wrong(codeInvalid, "body", "body is %s; allowed: an object.", shown(body.Raw))
 	default:
-		it.CustomID, it.Line = id.Str, r.line
+		// A copy: the text is a part of its line's, and of some hundred items that are held
+		// each would hold all of its own.
+		it.CustomID, it.Line = strings.Clone(id.Str), r.line
 		return it, r.body(body, &it)
 	}
 	return it, false

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -256,4 +257,45 @@ func FuzzIngest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// heap is a store that only looks at how much memory there is in use when items come.
+type heap struct {
+	*batchtest.Memory
+	most uint64
+}
+
+func (h *heap) AddItems(context.Context, string, []batch.Item) ([]batch.Item, error) {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	h.most = max(h.most, m.HeapAlloc)
+	return nil, nil
+}
+
+// TestIngestMemory: items that wait to be added don't hold their lines.
+func TestIngestMemory(t *testing.T) {
+	var input strings.Builder
+	pad := strings.Repeat("x", 1<<20)
+	const lines = 32
+	for i := range lines {
+		fmt.Fprintf(&input, `{"custom_id":"c%d","method":"POST","url":"/v1/x","body":{"model":"m","prompt":%q}}`+"\n", i, pad)
+	}
+	h := &heap{Memory: batchtest.NewMemory()}
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(h.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t"}, batch.Holdings{}))
+	b := &batch.Batch{ID: "batch_1", Tenant: "t", Endpoint: "/v1/x", Input: "file-in", Created: second(0), Expires: second(1e6)}
+	must(h.CreateBatch(background, b, batch.Holdings{}))
+	in := text{strings.NewReader(input.String())}
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	must(batch.Ingest(background, h, in, b, batch.Limits{Line: 2 << 20, Items: lines}, func() time.Time { return second(1) }))
+	if more := int64(h.most) - int64(before.HeapAlloc); more > 16<<20 {
+		t.Errorf("%d MiB are held of %d lines of 1 MiB", more>>20, lines)
+	}
 }

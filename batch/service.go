@@ -195,6 +195,13 @@ func (u *Incoming) Finish(ctx context.Context, name, purpose string, keep time.D
 		return nil, u.s.failed(ctx, "write a file", err)
 	}
 	if err := u.s.cfg.Store.CreateFile(ctx, f, u.s.cfg.Most); err != nil {
+		if full := (*FullError)(nil); errors.As(err, &full) {
+			// Left to be swept up, a tenant's refused uploads would have the disk for a day. Of
+			// other errors nobody knows whether the row is there.
+			if err := u.s.cfg.Files.Remove(ctx, f.ID); err != nil {
+				u.s.cfg.Log.Warn("the content of a refused file is left", "file", f.ID, "err", err)
+			}
+		}
 		return nil, u.s.failed(ctx, "record a file", err)
 	}
 	return f, nil

@@ -273,6 +273,9 @@ func TestBounds(t *testing.T) {
 		}
 		ups[i].Close()
 	}
+	if names := s.contents.names(t); len(names) != 2 {
+		t.Errorf("%d contents are there of 2 files: what was refused has the disk", len(names))
+	}
 	if _, failed := s.Upload(t.Context(), alice); said(failed) != full {
 		t.Errorf("before it comes: %s", said(failed))
 	}

@@ -53,7 +53,7 @@ type Store interface {
 	Batch(ctx context.Context, tenant, id string) (*Batch, error)
 	Batches(ctx context.Context, tenant string, p Page) (batches []*Batch, more bool, err error)
 	// Unfinished lists batches of all tenants that have not ended, oldest first: what a
-	// process that starts has to go on with.
+	// process that starts has to go on with. They come without Metadata.
 	Unfinished(ctx context.Context) ([]*Batch, error)
 
 	// AddItems writes items of a batch that is Validating, and counts them in its Total.
@@ -101,7 +101,7 @@ type Store interface {
 	// Results calls each with the lines of a batch that are done, failed ones or others, in
 	// the order in which they became so, from behind a place on (0: the first); each
 	// result's place is given with it. There are none of a batch that has ended: they are in
-	// its files. each must not call the Store.
+	// its files, and no more of one that ends meanwhile. each must not call the Store.
 	Results(ctx context.Context, batch string, failed bool, after int64, each func(place int64, line []byte) error) error
 	// Finish ends a batch that has FinalizingAt: the rows of its files are created (nil for a
 	// file without lines), the batch has their names, and its last status is what Batch.End

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +18,8 @@ import (
 )
 
 const (
-	// ingesting and concluding are how many batches are read in, and ended, at the same time.
+	// ingesting and concluding are how many batches are read in, one of a tenant at most, and
+	// ended, at the same time.
 	ingesting  = 2
 	concluding = 4
 	// lapseMost is how many items lapse in one change.
@@ -32,7 +35,8 @@ const (
 // cancelled, until ctx ends. What of it takes long has a goroutine.
 func (w *Worker) tends(ctx context.Context) {
 	var mu sync.Mutex
-	busy := map[string]Status{} // by batch, what it was
+	busy := map[string]*Batch{}        // what is being done, as it was
+	turns, turn := map[string]int{}, 0 // when something was last begun for a tenant
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
 	jobs.Go(func() { w.sweeps(ctx) })
@@ -46,28 +50,38 @@ func (w *Worker) tends(ctx context.Context) {
 		} else if ctx.Err() == nil {
 			w.cfg.Log.Error("batch: what is unfinished could not be read", "error", err)
 		}
+		// Who waited longest goes first: a tenant's thousand batches are no queue for others.
+		maps.DeleteFunc(turns, func(tenant string, _ int) bool {
+			return !slices.ContainsFunc(all, func(b *Batch) bool { return b.Tenant == tenant })
+		})
+		slices.SortStableFunc(all, func(x, y *Batch) int { return cmp.Compare(turns[x.Tenant], turns[y.Tenant]) })
 		for _, b := range all {
 			do := w.due(b)
 			if do == nil {
 				continue
 			}
 			mu.Lock()
-			reading := 0
-			for _, status := range busy {
-				if status == Validating {
+			reading, own := 0, false
+			for _, o := range busy {
+				if o.Status == Validating {
 					reading++
+					own = own || o.Tenant == b.Tenant
 				}
 			}
 			full := len(busy)-reading >= concluding
 			if b.Status == Validating {
-				full = reading >= ingesting // what takes long must not keep others from their end
+				// What takes long must not keep others from their end, nor other tenants from
+				// their beginning.
+				full = reading >= ingesting || own
 			}
 			if _, is := busy[b.ID]; is || full {
 				mu.Unlock()
 				continue
 			}
-			busy[b.ID] = b.Status
+			busy[b.ID] = b
 			mu.Unlock()
+			turn++
+			turns[b.Tenant] = turn
 			jobs.Go(func() {
 				again, err := w.alone(ctx, b, do)
 				if err != nil && ctx.Err() == nil && !errors.Is(err, ErrFenced) && !errors.Is(err, ErrState) {
@@ -249,8 +263,13 @@ func (w *Worker) writeLines(ctx context.Context, b *Batch, kind string, failed b
 	if keep := cmp.Or(b.KeepOutput, w.cfg.KeepOutput); keep > 0 {
 		f.Expires = f.Created.Add(keep)
 	}
+	want := b.Counts.Completed
+	if failed {
+		want = b.Counts.Failed
+	}
 	var up Upload
 	var buf *bufio.Writer
+	var lines int64
 	defer func() {
 		if up != nil {
 			err = errors.Join(err, up.Close())
@@ -267,11 +286,17 @@ func (w *Worker) writeLines(ctx context.Context, b *Batch, kind string, failed b
 			}
 			buf = bufio.NewWriterSize(up, 1<<18)
 		}
+		lines++
 		f.Bytes += int64(len(line)) + 1
 		// A bufio.Writer keeps its first error for Flush.
 		_, _ = buf.Write(line)
 		return buf.WriteByte('\n')
 	})
+	if err == nil && lines != want {
+		// Another one was faster, and the rows of a batch that has ended are dropped. Its file is
+		// whole; this one must not take its place.
+		err = fmt.Errorf("%d lines were read of %d: %w", lines, want, ErrState)
+	}
 	if err != nil || up == nil {
 		return nil, err
 	}

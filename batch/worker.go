@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -268,7 +270,7 @@ func (w *Worker) run(ctx context.Context, r *running) {
 		defer w.inputs.close(r.Input)
 		var body []byte
 		if body, err = readBody(in, r.Item); err == nil {
-			a, err = w.cfg.Runner.Run(ctx, &Job{
+			a, err = w.carry(ctx, &Job{
 				ID: requestID(r.Batch, r.Line), Tenant: r.Tenant, Key: r.Key, Class: r.Class, Endpoint: r.Endpoint, Body: body, Kept: r.Kept,
 				Started:    func() { w.started(r) },
 				Checkpoint: func(output int64, kept func() json.RawMessage) { w.checkpoint(ctx, r, output, kept) },
@@ -283,6 +285,25 @@ func (w *Worker) run(ctx context.Context, r *running) {
 	}
 	w.save.write(w.ended(ctx, r, a, err))
 }
+
+// carry has the runner carry a request. A panic is a failure of the item, not of the process:
+// that would claim it again once it is back, and panic again. What it says may be a part of a
+// prompt, so only the runtime's own words are logged.
+func (w *Worker) carry(ctx context.Context, j *Job) (a *Answer, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			why := fmt.Sprintf("%T", v)
+			if e, ok := v.(runtime.Error); ok {
+				why = e.Error()
+			}
+			w.cfg.Log.Error("panic", "request", j.ID, "panic", why, "stack", string(debug.Stack()))
+			a, err = nil, errPanic
+		}
+	}()
+	return w.cfg.Runner.Run(ctx, j)
+}
+
+var errPanic = errors.New("an internal error")
 
 func (w *Worker) started(r *running) {
 	r.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -1171,5 +1172,91 @@ func TestReadingIsApart(t *testing.T) {
 		}
 		stop()
 		w.whole("b", 20)
+	})
+}
+
+// TestTenantsInTurn: one tenant's batches, however many and long, don't keep another's from being read in.
+func TestTenantsInTurn(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for i := range 10 {
+			w.batch(fmt.Sprint("stuck", i), 1, time.Hour)
+		}
+		cfg := config("w")
+		cfg.Files = stuck{w.files}
+		worker, stop := w.start(cfg, &engine{})
+		defer stop()
+		time.Sleep(time.Second) // the first ones are being read
+		w.must(w.store.CreateFile(background, &batch.File{ID: "in-v", Tenant: "u", Purpose: "batch"}, batch.Holdings{}))
+		w.must(w.store.CreateBatch(background, &batch.Batch{ID: "v", Tenant: "u", Endpoint: "/v1/x", Window: time.Hour,
+			Input: "in-v", Created: time.Now(), Expires: time.Now().Add(time.Hour)}, batch.Holdings{}))
+		worker.Wake()
+		time.Sleep(time.Minute)
+		b, err := w.store.Batch(background, "u", "v")
+		w.must(err)
+		if b.Status != batch.Failed { // its content is gone, as was found
+			t.Errorf("it is %s after a minute", b.Status)
+		}
+	})
+}
+
+// dropping is a store from which somebody drops results while they are read.
+type dropping struct {
+	*batchtest.Memory
+	until time.Time
+}
+
+func (d dropping) Results(ctx context.Context, b string, failed bool, after int64, each func(int64, []byte) error) error {
+	n := 0
+	return d.Memory.Results(ctx, b, failed, after, func(place int64, line []byte) error {
+		if n++; n > 1 && time.Now().Before(d.until) {
+			return nil
+		}
+		return each(place, line)
+	})
+}
+
+// TestPartOfResults: a worker that was overtaken while it read what there is, and found not all of it, puts
+// no part in the place of the whole file.
+func TestPartOfResults(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 3, time.Hour)
+		cfg := config("w")
+		cfg.Store = dropping{w.store, time.Now().Add(time.Minute)}
+		_, stop := w.start(cfg, &engine{})
+		defer stop()
+		time.Sleep(30 * time.Second)
+		w.must(w.files.Each(background, func(id string, _ time.Time) error {
+			if id != "in-b" {
+				t.Errorf("%s is there, of a part", id)
+			}
+			return nil
+		}))
+		w.until("b", batch.Completed)
+		w.whole("b", 3)
+	})
+}
+
+// TestPanic: an item that makes the runner panic is given up like one that fails, and the others are done.
+func TestPanic(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 3, time.Hour)
+		var log bytes.Buffer
+		cfg := config("w")
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		_, stop := w.start(cfg, &engine{run: func(_ context.Context, j *batch.Job, _ int) (*batch.Answer, error) {
+			if gjson.GetBytes(j.Body, "k").Int() == 2 {
+				panic("of a prompt")
+			}
+			return answer(j), nil
+		}})
+		w.until("b", batch.Completed)
+		stop()
+		output, problems := w.whole("b", 3)
+		if len(output) != 2 || gjson.Get(problems[0], "error.code").Str != "attempts_exhausted" {
+			t.Errorf("output %v, errors %v", output, problems)
+		}
+		if !strings.Contains(log.String(), "stack=") || strings.Contains(log.String(), "of a prompt") {
+			t.Errorf("log %s", &log)
+		}
 	})
 }

@@ -270,6 +270,22 @@ func batchesOfTenants(t *testing.T, s *store) {
 }
 
 func pages(t *testing.T, s *store) {
+	defer func() {
+		open, err := s.Unfinished(background)
+		s.must(err)
+		for _, b := range open {
+			s.same("metadata of what is asked for all the time", len(b.Metadata), 0)
+		}
+	}()
+	for _, odd := range []string{"\x00", "\xff"} { // what a client may write, and no column has
+		s.is("a file", get(s.File(background, "alice", odd)), batch.ErrNotFound)
+		_, _, err := s.Files(background, "alice", batch.Page{Limit: 1, After: odd})
+		s.is("files", err, batch.ErrNotFound)
+		_, _, err = s.Batches(background, "alice", batch.Page{Limit: 1, After: odd})
+		s.is("batches", err, batch.ErrNotFound)
+		_, _, err = s.Files(background, "alice", batch.Page{Limit: 1, Purpose: odd})
+		s.is("files of a purpose", err, nil)
+	}
 	for i := range 5 {
 		f := s.file("alice", fmt.Sprintf("f%d", i))
 		s.must(s.CreateBatch(background, newBatch("alice", fmt.Sprintf("b%d", i), f.ID), batch.Holdings{}))

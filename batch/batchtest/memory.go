@@ -254,7 +254,9 @@ func (m *Memory) Unfinished(context.Context) ([]*batch.Batch, error) {
 	var all []*batch.Batch
 	for _, b := range m.batches {
 		if !b.Status.Ended() {
-			all = append(all, b.copy())
+			c := b.copy()
+			c.Metadata = nil
+			all = append(all, c)
 		}
 	}
 	return all, nil

@@ -29,6 +29,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"headgate/batch"
 )
@@ -155,6 +156,10 @@ func scanFile(scan func(...any) error) (*batch.File, error) {
 	return f, scan(&f.ID, &f.Tenant, &f.Purpose, &f.Name, &f.Bytes, stamp{&f.Created}, stamp{&f.Expires})
 }
 
+// storable tells whether a text that a client made up can be in a column at all: not every
+// database takes every one, and would call it a fault.
+func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
+
 // absent is a row's that is not there.
 func absent(what, id string) error { return fmt.Errorf("%s %s: %w", what, id, batch.ErrNotFound) }
 
@@ -201,6 +206,9 @@ func (s *Store) CreateFile(ctx context.Context, f *batch.File, most batch.Holdin
 }
 
 func (s *Store) File(ctx context.Context, tenant, id string) (*batch.File, error) {
+	if !storable(id) {
+		return nil, absent("file", id)
+	}
 	all, err := collect(ctx, s, scanFile, "SELECT "+fileColumns+" FROM files WHERE id = ? AND tenant = ?", id, tenant)
 	if err == nil && len(all) == 0 {
 		err = absent("file", id)
@@ -213,6 +221,12 @@ func (s *Store) File(ctx context.Context, tenant, id string) (*batch.File, error
 
 // list returns a page of a table.
 func list[T any](ctx context.Context, s *Store, table, columns, tenant string, p batch.Page, scan func(func(...any) error) (T, error)) ([]T, bool, error) {
+	switch {
+	case !storable(p.After):
+		return nil, false, absent("after", p.After)
+	case !storable(p.Purpose):
+		return nil, false, nil
+	}
 	where, args := "tenant = ?", []any{tenant}
 	if p.Purpose != "" {
 		where, args = where+" AND purpose = ?", append(args, p.Purpose)
@@ -385,7 +399,9 @@ func (s *Store) Batches(ctx context.Context, tenant string, p batch.Page) ([]*ba
 }
 
 func (s *Store) Unfinished(ctx context.Context) ([]*batch.Batch, error) {
-	return collect(ctx, s, scanBatch, "SELECT "+batchColumns+" FROM batches WHERE ended = 0 ORDER BY n")
+	// It is asked for all the time, and a tenant's metadata may be some megabytes.
+	columns := strings.Replace(batchColumns, "metadata", "''", 1)
+	return collect(ctx, s, scanBatch, "SELECT "+columns+" FROM batches WHERE ended = 0 ORDER BY n")
 }
 
 // row is what changes look at of a batch.
@@ -924,7 +940,8 @@ func (s *Store) Results(ctx context.Context, id string, failed bool, after int64
 		lines, err := collect(ctx, s, func(scan func(...any) error) (r result, err error) {
 			err = scan(&r.id, &r.line, &last)
 			return r, err
-		}, `SELECT id, CASE WHEN failed = ?1 THEN line END, id FROM results WHERE id > ?2 AND id < ?3 ORDER BY id LIMIT ?4`, count(failed), at, key(n+1, 0), resultsMost)
+		}, `SELECT id, CASE WHEN failed = ?1 THEN line END, id FROM results WHERE id > ?2 AND id < ?3
+			AND (SELECT ended FROM batches WHERE n = ?5) = 0 ORDER BY id LIMIT ?4`, count(failed), at, key(n+1, 0), resultsMost, n)
 		if err != nil {
 			return err
 		}
