@@ -79,7 +79,7 @@ func (c *Core) quiet(cl *class) bool {
 	if idle < Time(cl.spec.IdleAfter) {
 		return false
 	}
-	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= Time(1+cl.thrash)*c.recallCost(cl)
+	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= c.recallCost(cl)
 }
 
 // light tells whether a class has for some time had no more than it found room for.
@@ -98,34 +98,40 @@ func (s *ClassSpec) peakWindow(thrash uint8) Time {
 
 const peakBack = 8
 
-// lateCost is how many times a borrower's prefill a recall costs a class that
-// can't bear one. Together with unknownGap it says that such a class lends only
-// when it has been idle for longer than it is known to be.
-const lateCost = 7
+// A recall costs prefillsLost of a borrower's prefills: what it had computed is lost, and
+// the time until it has been computed again. To a class that can't bear a recall it costs
+// lateCost of them. Together with unknownGap that says that such a class lends only when it has
+// been idle for longer than it is known to be.
+const (
+	prefillsLost = 2
+	lateCost     = 7
+)
 
-// recallCost is what a recall costs class p: the longest prefill that a borrower
-// usually needs has to be computed again; and where p can't bear to wait for one,
-// whoever returns meanwhile is late, and so are some who come behind.
+// recallCost is what an idle time of class p has to be worth for it to lend: a recall, by
+// the longest prefill that a borrower usually needs; where p can't bear to wait for one,
+// also that whoever returns meanwhile is late, and some who come behind; and
+// more after recalls that came soon.
 func (c *Core) recallCost(p *class) Time {
-	if p.costOf == c.learned+1 {
-		return p.cost
-	}
-	longest, cost := int32(0), Time(0)
-	for k := range c.classes {
-		if cl := &c.classes[k]; cl != p && cl.spec.Mode != Attrition {
-			longest = max(longest, cl.usualPrompt)
+	if p.costOf != c.learned+1 {
+		longest := int32(0)
+		for k := range c.classes {
+			if cl := &c.classes[k]; cl != p && cl.spec.Mode != Attrition {
+				longest = max(longest, cl.usualPrompt)
+			}
 		}
-	}
-	for e := range c.engines {
-		en := &c.engines[e]
-		again := en.timing.prefillTime(longest)
-		if limit := Time(p.spec.Objective.First); limit > 0 && again+en.timing.prefillTime(p.usualPrompt) > limit {
-			again *= lateCost
+		p.cost, p.more = 0, 0
+		for e := range c.engines {
+			en := &c.engines[e]
+			again := en.timing.prefillTime(longest)
+			cost, more := prefillsLost*again, again
+			if limit := Time(p.spec.Objective.First); limit > 0 && again+en.timing.prefillTime(p.usualPrompt) > limit {
+				cost, more = lateCost*again, lateCost*again
+			}
+			p.cost, p.more = max(p.cost, cost), max(p.more, more)
 		}
-		cost = max(cost, again)
+		p.costOf = c.learned + 1
 	}
-	p.cost, p.costOf = cost, c.learned+1
-	return cost
+	return p.cost + Time(p.thrash)*p.more
 }
 
 // reopen lends a class's floor again.
@@ -176,11 +182,11 @@ func (c *Core) looks(cl *class) Time {
 	return Never
 }
 
-// maxThrash bounds how many recalls more an idle time has to be worth.
+// maxThrash bounds how many recalls are counted that came soon.
 const maxThrash = 3
 
 // thrashed notes that a class is recalled. If it has not lent for long, an idle time
-// has to be worth one recall more from then on: a longer wait would do too, but it would
+// has to be worth more from then on: a longer wait would do too, but it would
 // lose as much of every idle time that is of another kind.
 func (c *Core) thrashed(cl *class) {
 	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 8*Time(cl.spec.IdleAfter) || cl.thrash == maxThrash {

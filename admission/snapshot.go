@@ -95,9 +95,9 @@ type ClassSnapshot struct {
 	Due  bool `json:"due,omitempty"`
 	// Quiet: it has been idle for so long that its idle time is worth lending.
 	Quiet bool `json:"quiet,omitempty"`
-	// Worth is how many recalls an idle time has to be worth at present to be lent, more
-	// after recalls that came soon.
-	Worth  int    `json:"worth_recalls"`
+	// Thrash counts recalls that came soon after lending had reopened: an idle time has to be
+	// worth more then.
+	Thrash int    `json:"recalled_soon,omitempty"`
 	Warm   int64  `json:"warm_kv_tokens,omitempty"` // of sessions
 	Late   int    `json:"late,omitempty"`           // waiting, and can't be in time
 	Counts Counts `json:"-"`
@@ -190,7 +190,7 @@ func (c *Core) Snapshot() *Snapshot {
 		v := ClassSnapshot{
 			Name: cl.spec.Name, Floor: view(cl.spec.Floor), Unlent: view(cl.spec.Unlent), Ceiling: view(cl.spec.Ceiling),
 			Used: view(cl.used), Hold: view(cl.hold), Lending: cl.open && !c.pause, Queue: cl.queue.n,
-			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), Worth: int(1 + cl.thrash), Warm: cl.warm,
+			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), Thrash: int(cl.thrash), Warm: cl.warm,
 		}
 		if cl.spec.Shared {
 			v.Share = &ShareView{view(cl.spec.Ceiling.sub(cl.ceiling)), view(cl.spec.Survival)}
@@ -410,8 +410,8 @@ func (s *Snapshot) String() string {
 			}
 			fmt.Fprintf(&b, " of %d\n", v.TenantsAll)
 		}
-		if v.Worth > 1 {
-			fmt.Fprintf(&b, "  lends idle time that is worth %d recalls\n", v.Worth)
+		if v.Thrash > 0 {
+			fmt.Fprintf(&b, "  recalled soon: %d\n", v.Thrash)
 		}
 		if v.Owed != 0 || v.Due {
 			fmt.Fprintf(&b, "  owed %v of a slot, due %v\n", time.Duration(v.Owed).Round(time.Millisecond), v.Due)

@@ -90,7 +90,9 @@ func (w *Worker) tends(ctx context.Context) {
 				mu.Lock()
 				delete(busy, b.ID)
 				mu.Unlock()
-				if again {
+				// What the storage failed is tried again at the next look, not at once: a file that
+				// can't be read would be read without end.
+				if again && (err == nil || errors.Is(err, ErrState)) {
 					w.Wake()
 				}
 			})

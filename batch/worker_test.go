@@ -1260,3 +1260,41 @@ func TestPanic(t *testing.T) {
 		}
 	})
 }
+
+// unread are files that can be opened, and not read until a moment.
+type unread struct {
+	batch.Files
+	until time.Time
+	tries *int
+}
+
+func (u unread) Open(ctx context.Context, id string) (batch.Content, error) {
+	c, err := u.Files.Open(ctx, id)
+	if err == nil && time.Now().Before(u.until) {
+		*u.tries++
+		time.Sleep(10 * time.Millisecond) // reading takes a while
+		c = unreadable{c}
+	}
+	return c, err
+}
+
+type unreadable struct{ batch.Content }
+
+func (unreadable) ReadAt([]byte, int64) (int, error) { return 0, errors.New("input/output error") }
+
+// TestReadAgainLater: an input file that can't be read is tried again at the next look, and not at once.
+func TestReadAgainLater(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.batch("b", 3, time.Hour)
+		tries := 0
+		cfg := config("w")
+		cfg.Files = unread{w.files, time.Now().Add(10 * time.Second), &tries}
+		_, stop := w.start(cfg, &engine{})
+		w.until("b", batch.Completed)
+		stop()
+		if tries < 2 || tries > 20 {
+			t.Errorf("it was read %d times in 10 s", tries)
+		}
+		w.whole("b", 3)
+	})
+}

@@ -155,7 +155,13 @@ func (g *Gateway) content(w *response, r *http.Request, p *identity.Principal) *
 	}
 	w.letGo()
 	out := &download{response: w}
-	http.ServeContent(out, r, "", f.Created, io.NewSectionReader(c, 0, c.Size()))
+	in := &noted{ReadSeeker: io.NewSectionReader(c, 0, c.Size())}
+	http.ServeContent(out, r, "", f.Created, in)
+	if in.err != nil {
+		// The client has less than it was promised; nobody else would be told.
+		g.cfg.Log.Error("a file's content could not be read", "request", w.id, "file", id, "err", in.err)
+		return wire.StorageUnavailable()
+	}
 	if out.outside {
 		for _, h := range []string{"Content-Disposition", "Etag", "Last-Modified", "X-Content-Type-Options"} {
 			w.header.Del(h)
@@ -169,6 +175,21 @@ func (g *Gateway) content(w *response, r *http.Request, p *identity.Principal) *
 }
 
 func clipped(text string) string { return text[:min(len(text), maxPath)] }
+
+// noted keeps the error of a content, which http.ServeContent does not tell.
+type noted struct {
+	io.ReadSeeker
+	err error
+}
+
+// Read implements io.Reader.
+func (n *noted) Read(b []byte) (int, error) {
+	k, err := n.ReadSeeker.Read(b)
+	if err != nil && err != io.EOF {
+		n.err = err
+	}
+	return k, err
+}
 
 // download is a response whose client is given time for each piece, and not for the
 // whole.

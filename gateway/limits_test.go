@@ -127,6 +127,7 @@ func TestRefill(t *testing.T) {
 		call.Emit(2)
 		call.Finish("stop")
 		a := <-done
+		synctest.Wait() // it is settled after its client has been answered
 		var got struct{ Usage struct{ Total_tokens int64 } }
 		if err := json.Unmarshal([]byte(a.body), &got); err != nil || got.Usage.Total_tokens == 0 {
 			t.Fatal(err, a.body)
