@@ -39,6 +39,18 @@ type Job struct {
 	Wasted func(tokens int64)
 }
 
+// Refusal tells that nothing of a request ran, by no fault of its own, so that it counts as
+// no attempt; and whose others would fare the same, and are held back.
+type Refusal uint8
+
+// Whom a refusal is of.
+const (
+	NotRefused    Refusal = iota
+	RefusedClass          // a full queue, no engine, a gateway that drains
+	RefusedTenant         // what its tenant has used
+	RefusedBatch          // its key is not known here, or its file can't be read
+)
+
 // Answer is what became of a request.
 type Answer struct {
 	Status int    // of HTTP; below 400 it succeeded
@@ -47,10 +59,8 @@ type Answer struct {
 	RequestID string
 	Loan      bool // the last time it was admitted, it was on a loan
 	// Retry: the failure may pass, after RetryAfter where something is known of when.
-	// Refused: it was no fault of the request's, nothing of it ran (a full queue, no engine, a
-	// gateway that drains): it counts as no attempt, and the worker offers less.
-	// OfTenant: it was refused for what its tenant has used, and others' are not held back by it.
-	Retry, Refused, OfTenant bool
-	RetryAfter               time.Duration
+	Retry      bool
+	Refused    Refusal
+	RetryAfter time.Duration
 	Prompt, Output           int64 // tokens as they were counted
 }

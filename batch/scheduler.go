@@ -83,7 +83,7 @@ type tenant struct {
 	active  bool
 	flights int
 	batches []*entry
-	limited time.Time // until when nothing of it is claimed, since it is at its limits
+	closed  time.Time // until when nothing of it is claimed
 }
 
 // entry is one batch.
@@ -95,7 +95,11 @@ type entry struct {
 	flights int
 	after   uint64
 	output  float64 // tokens that an item is expected to come to
+	closed  time.Time
 }
+
+// open tells that something of it can be claimed, as far as it is the batch's.
+func (e *entry) open(now time.Time) bool { return e.Ready > 0 && !e.closed.After(now) }
 
 type flightKey struct {
 	batch string
@@ -231,13 +235,16 @@ func (s *Scheduler) Next(now time.Time) (p Pick, ok bool, at time.Time) {
 	for _, l := range s.lanes {
 		ready := false
 		for _, t := range l.tenants {
-			waits := t.limited.After(now)
+			waits := t.closed.After(now)
 			if waits {
-				sooner(t.limited)
+				sooner(t.closed)
 			}
 			for _, e := range t.batches {
-				ready = ready || e.Ready > 0 && !waits
+				ready = ready || e.open(now) && !waits
 				sooner(e.Next)
+				if e.Ready > 0 {
+					sooner(e.closed)
+				}
 			}
 		}
 		if !ready {
@@ -261,21 +268,21 @@ func (s *Scheduler) Next(now time.Time) (p Pick, ok bool, at time.Time) {
 
 // choose returns the batch that is next. There is one that is ready.
 func (l *lane) choose(now time.Time, quantum int) *entry {
-	if l.run != nil && l.runLeft > 0 && l.run.Ready > 0 && !l.tenant(l.run.Tenant).limited.After(now) {
+	if l.run != nil && l.runLeft > 0 && l.run.open(now) && !l.tenant(l.run.Tenant).closed.After(now) {
 		return l.run
 	}
 	var first *tenant
 	for _, t := range l.tenants {
-		if t.limited.After(now) {
+		if t.closed.After(now) {
 			continue
 		}
-		if slices.ContainsFunc(t.batches, func(e *entry) bool { return e.Ready > 0 }) && (first == nil || t.served < first.served) {
+		if slices.ContainsFunc(t.batches, func(e *entry) bool { return e.open(now) }) && (first == nil || t.served < first.served) {
 			first = t
 		}
 	}
 	l.run, l.runLeft = nil, quantum
 	for _, e := range first.batches {
-		if e.Ready > 0 && (l.run == nil || e.served < l.run.served) {
+		if e.open(now) && (l.run == nil || e.served < l.run.served) {
 			l.run = e
 		}
 	}
@@ -372,29 +379,25 @@ func (s *Scheduler) Ended(batch string, line, prompt, output int64) {
 	}
 }
 
-// Refused says that admission took an item not even into its queue. Its class's gate is closed until
-// the hint, 0 where there was none.
-func (s *Scheduler) Refused(now time.Time, batch string, line int64, hint time.Duration) {
+// Refused says that nothing of an item ran. Nothing of those whom it is of is claimed until the
+// hint, 0 where there was none: all of its class, whose gate then opens slowly, or its tenant or its
+// batch alone, and the gate stays open for others.
+func (s *Scheduler) Refused(now time.Time, batch string, line int64, of Refusal, hint time.Duration) {
 	f := s.flights[flightKey{batch, line}]
 	if f == nil {
 		return
 	}
 	s.Ended(batch, line, 0, 0)
-	f.lane.window = 1
-	if until := now.Add(cmp.Or(hint, refused)); until.After(f.lane.closed) {
-		f.lane.closed = until
+	closed := &f.lane.closed
+	switch of {
+	case RefusedTenant:
+		closed = &f.tenant.closed
+	case RefusedBatch:
+		closed = &f.batch.closed
+	default:
+		f.lane.window = 1
 	}
-}
-
-// Limited says that an item was refused because its tenant is at its limits. Nothing of that
-// tenant's is claimed until the hint, 0 where there was none; the gate stays open for others.
-func (s *Scheduler) Limited(now time.Time, batch string, line int64, hint time.Duration) {
-	f := s.flights[flightKey{batch, line}]
-	if f == nil {
-		return
-	}
-	s.Ended(batch, line, 0, 0)
-	if until := now.Add(cmp.Or(hint, refused)); until.After(f.tenant.limited) {
-		f.tenant.limited = until
+	if until := now.Add(cmp.Or(hint, refused)); until.After(*closed) {
+		*closed = until
 	}
 }

@@ -91,7 +91,7 @@ func (s *scheduled) end(i int, output int64) {
 //	claim                claims all that there is to claim
 //	start BATCH LINE     admission lets an item start, or `start all`
 //	end BATCH LINE [output=N], or `end all`
-//	refuse BATCH LINE [hint=SECONDS]
+//	refuse BATCH LINE [of=tenant | of=batch] [hint=SECONDS]
 //	run for=N            lets each item start at once and take a second, N seconds; counts what ran
 //	at SECONDS
 func TestScheduler(t *testing.T) {
@@ -152,14 +152,8 @@ func TestScheduler(t *testing.T) {
 				s.flights = slices.Delete(s.flights, find(), find()+1)
 				s.of(f.batch).Ready++
 				s.of(f.batch).Running--
-				s.Refused(second(s.now), f.batch, f.line, time.Duration(arg("hint", 0))*time.Second)
-				s.Waiting(s.waiting)
-			case "limit":
-				f := s.flights[find()]
-				s.flights = slices.Delete(s.flights, find(), find()+1)
-				s.of(f.batch).Ready++
-				s.of(f.batch).Running--
-				s.Limited(second(s.now), f.batch, f.line, time.Duration(arg("hint", 0))*time.Second)
+				of := map[string]batch.Refusal{"class": batch.RefusedClass, "tenant": batch.RefusedTenant, "batch": batch.RefusedBatch}[text("of", "class")]
+				s.Refused(second(s.now), f.batch, f.line, of, time.Duration(arg("hint", 0))*time.Second)
 				s.Waiting(s.waiting)
 			case "run":
 				ran := map[string]int{}
@@ -269,7 +263,7 @@ func TestSchedulerBounds(t *testing.T) {
 				w.Running--
 				w.Ready++
 				closed[w.Class] = max(closed[w.Class], s.now+float64(hint))
-				s.Refused(second(s.now), f.batch, f.line, time.Duration(hint)*time.Second)
+				s.Refused(second(s.now), f.batch, f.line, batch.RefusedClass, time.Duration(hint)*time.Second)
 			},
 			"list": func(r *rapid.T) { s.Waiting(s.waiting) },
 			"later": func(r *rapid.T) {

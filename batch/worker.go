@@ -281,7 +281,7 @@ func (w *Worker) run(ctx context.Context, r *running) {
 	if away(err) && ctx.Err() == nil {
 		// It is no fault of the item's, and others of the file would fare the same.
 		w.cfg.Log.Error("batch: an input file can't be read; its items wait", "batch", r.Batch, "file", r.Input, "error", err)
-		a, err = &Answer{Status: http.StatusServiceUnavailable, Retry: true, Refused: true}, nil
+		a, err = &Answer{Status: http.StatusServiceUnavailable, Retry: true, Refused: RefusedBatch}, nil
 	}
 	w.save.write(w.ended(ctx, r, a, err))
 }
@@ -350,7 +350,7 @@ func (w *Worker) ended(ctx context.Context, r *running, a *Answer, err error) wr
 		if why := context.Cause(ctx); errors.Is(why, errCancelled) || errors.Is(why, errExpired) {
 			kept = 0
 		}
-	case err == nil && a.Retry && a.Refused:
+	case err == nil && a.Retry && a.Refused != NotRefused:
 		out.retry = &Retry{NotBefore: time.Now().Add(max(a.RetryAfter, w.backoff(r, 0))), Why: fmt.Sprintf("refused with status %d", a.Status)}
 	case err == nil && !a.Retry:
 		out.outcome = &Outcome{Failed: a.Status >= 400, Result: answerLine(r.Item, a, nil), Prompt: a.Prompt, Output: a.Output}
@@ -409,12 +409,8 @@ func (w *Worker) over(out write, fenced bool) {
 	now := time.Now()
 	w.mu.Lock()
 	switch {
-	case out.answer != nil && out.answer.Refused && out.retry != nil:
-		if out.answer.OfTenant {
-			w.sched.Limited(now, r.Batch, r.Line, out.answer.RetryAfter)
-		} else {
-			w.sched.Refused(now, r.Batch, r.Line, out.answer.RetryAfter)
-		}
+	case out.answer != nil && out.answer.Refused != NotRefused && out.retry != nil:
+		w.sched.Refused(now, r.Batch, r.Line, out.answer.Refused, out.answer.RetryAfter)
 	case out.answer != nil:
 		// An answer means that it was let in, be it to be refused by the engine.
 		w.sched.Started(now, r.Batch, r.Line)

@@ -335,7 +335,7 @@ func TestRefused(t *testing.T) {
 				mu.Lock()
 				offered++
 				mu.Unlock()
-				return &batch.Answer{Status: 429, Retry: true, Refused: true, RetryAfter: 7 * time.Second}, nil
+				return &batch.Answer{Status: 429, Retry: true, Refused: batch.RefusedClass, RetryAfter: 7 * time.Second}, nil
 			}
 			return answer(j), nil
 		}})

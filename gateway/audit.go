@@ -80,7 +80,7 @@ func outcome(a *journal.Account, failure *wire.Error) string {
 		return audit.OutcomeAnswered
 	case failure.Code == wire.CodeClientClosed:
 		return audit.OutcomeLeft
-	case a.Admitted, failure.Code == wire.CodeInternal:
+	case a.Admitted, a.Peer != "", failure.Code == wire.CodeInternal: // what another replica was given may have run
 		return audit.OutcomeFailed
 	}
 	return audit.OutcomeRefused

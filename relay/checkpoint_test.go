@@ -12,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"headgate/admission"
+	"headgate/engine"
+	"headgate/engine/enginetest"
 	"headgate/wire"
 )
 
@@ -127,6 +129,47 @@ func TestCheckpointOfAnother(t *testing.T) {
 			}
 		}
 		s.wantEmpty()
+	})
+}
+
+// TestKeptWaits: what an earlier life has kept waits at the start until each engine has said
+// what it goes on with, but not for ever; and a model that none of the others serves may be that
+// engine's.
+func TestKeptWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var silent *enginetest.Engine // the last one
+		g := newRig(t, options{
+			engines: []enginetest.Options{{Kind: engine.VLLM, Slots: 1}, {Kind: engine.VLLM, Slots: 1}},
+			before: func(e *enginetest.Engine) {
+				if silent != nil {
+					e.Answer("/v1/models", 503, "")
+				}
+				silent = e
+			},
+		})
+		pass(5 * time.Second)
+		ask := func() *wire.Error {
+			call := g.call("interactive", sent(false, ""))
+			call.Kept = []byte("{}")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return g.pool.Serve(ctx, call, &client{})
+		}
+		if err := ask(); err == nil || err.Code != wire.CodeEngineLoading {
+			t.Errorf("%v: want it to wait", err)
+		}
+		if _, err := Choose([]*Pool{g.pool}, "not-known", "interactive"); err == nil || err.Code != wire.CodeEngineUnavailable {
+			t.Errorf("%v: want it not known which models there are", err)
+		}
+		pass(time.Minute)
+		if err := ask(); err != nil && err.Code == wire.CodeEngineLoading {
+			t.Error(err)
+		}
+		silent.Answer("/v1/models", 0, "")
+		pass(time.Minute)
+		if _, err := Choose([]*Pool{g.pool}, "not-known", "interactive"); err == nil || err.Code != wire.CodeModelNotFound {
+			t.Errorf("%v: want it not found", err)
+		}
 	})
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Choose finds the pool of a model in which the class has a share: of those to which the
-// model's name belongs most closely. A pool whose engines have not been heard of yet
+// model's name belongs most closely. A pool with an engine that has not been heard of yet
 // may turn out to be the one.
 func Choose(pools []*Pool, model, class string) (*Pool, *wire.Error) {
 	best, unknown := 1, false
@@ -16,7 +16,7 @@ func Choose(pools []*Pool, model, class string) (*Pool, *wire.Error) {
 	for _, p := range pools {
 		switch n := p.Match(model); {
 		case n == 0:
-			unknown = unknown || p.Ready() != nil && len(p.Models()) == 0
+			unknown = unknown || p.unheard()
 		case n == best:
 			fit = append(fit, p)
 		case n > best:

@@ -46,6 +46,22 @@ func (p *Pool) Estimate(req *wire.Request) int {
 	return p.price.Estimate(req.Model, req.Content)
 }
 
+// unheard tells that engines say which models they serve, and one has not yet.
+func (p *Pool) unheard() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.live().Models) == 0 && p.unheardLocked()
+}
+
+func (p *Pool) unheardLocked() bool {
+	for i := range p.engines {
+		if !p.engines[i].known && !p.live().gone[i] {
+			return true
+		}
+	}
+	return false
+}
+
 // exact is better than every beginning.
 const exact = 1 << 30
 

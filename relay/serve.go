@@ -79,6 +79,11 @@ func (p *Pool) abandon(r *record, a *attempt, sink Sink) {
 	p.finished(a)
 }
 
+// keptWaits is for how long after the start what an earlier life has kept of an answer waits for
+// engines that have not been heard of: whether all go on with it is known of those that have,
+// and it would begin anew.
+const keptWaits = admission.Time(time.Minute)
+
 // offer asks for admission.
 func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 	req := call.Request
@@ -123,6 +128,8 @@ func (p *Pool) offer(call *Call) (*record, *wire.Error) {
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineUnavailable(0))
 	case unserved != nil:
 		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, unserved)
+	case call.Kept != nil && p.now() < keptWaits && p.unheardLocked():
+		return nil, p.turnAwayLocked(r, admission.CauseUnavailable, wire.EngineLoading(0))
 	case len(p.free) == 0:
 		return nil, p.turnAwayLocked(r, admission.CauseQueueFull, wire.QueueFull(call.Class, p.cfg.Capacity, p.cfg.Capacity, 0))
 	}

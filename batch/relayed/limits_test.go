@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"headgate/batch"
 	"headgate/wire"
 )
 
@@ -12,17 +13,19 @@ import (
 func TestLimitsOfTenants(t *testing.T) {
 	for _, c := range []struct {
 		err   *wire.Error
-		waits bool
+		waits batch.Refusal
 		hint  time.Duration
 	}{
-		{wire.RateLimited("the tenant's", "tokens", 10, time.Minute, 5, 1, 7*time.Second), true, 7 * time.Second},
-		{wire.RateLimited("the tenant's", "tokens", 10, time.Minute, 5, 1, 0), true, 0},
-		{wire.BalanceExhausted(5, 1), true, refillLook},
-		{wire.ExceedsLimit(50, 10), false, 0},
+		{wire.RateLimited("the tenant's", "tokens", 10, time.Minute, 5, 1, 7*time.Second), batch.RefusedTenant, 7 * time.Second},
+		{wire.RateLimited("the tenant's", "tokens", 10, time.Minute, 5, 1, 0), batch.RefusedTenant, 0},
+		{wire.BalanceExhausted(5, 1), batch.RefusedTenant, operatorLook},
+		{wire.NewError(wire.CodeIdentityUnavailable, ""), batch.RefusedBatch, operatorLook},
+		{wire.TenantQueueFull("batch", 1, 1, 0), batch.RefusedTenant, 0},
+		{wire.ExceedsLimit(50, 10), batch.NotRefused, 0},
 	} {
 		a := failed(item{}, &sink{}, c.err)
-		if a.Retry != c.waits || a.Refused != c.waits || a.OfTenant != c.waits || a.RetryAfter != c.hint {
-			t.Errorf("%s: %+v, want one that waits: %t, %v", c.err.Code, a, c.waits, c.hint)
+		if a.Retry != (c.waits != batch.NotRefused) || a.Refused != c.waits || a.RetryAfter != c.hint {
+			t.Errorf("%s: %+v, want one that is refused: %d, %v", c.err.Code, a, c.waits, c.hint)
 		}
 	}
 }

@@ -133,24 +133,23 @@ func failed(i item, s *sink, err *wire.Error) *batch.Answer {
 	}
 	a := &batch.Answer{Status: err.Status, Body: err.JSON(), Loan: s.loan, Output: s.output, RetryAfter: err.Retry}
 	switch err.Code {
-	case wire.CodeQueueFull, wire.CodeTenantQueueFull, wire.CodeQueueTimeout, wire.CodeDraining,
-		wire.CodeEngineBusy, wire.CodeEngineLoading, wire.CodeEngineUnavailable, wire.CodeIdentityUnavailable:
-		// Nothing of it ran, and another one would have fared the same.
-		a.Retry, a.Refused = true, true
-	case wire.CodeRateLimited, wire.CodeBalanceExhausted:
-		a.Retry, a.Refused, a.OfTenant = true, true, true
-		if err.Code == wire.CodeBalanceExhausted {
-			a.RetryAfter = refillLook
-		}
+	case wire.CodeQueueFull, wire.CodeQueueTimeout, wire.CodeDraining, wire.CodeEngineBusy, wire.CodeEngineLoading, wire.CodeEngineUnavailable:
+		a.Retry, a.Refused = true, batch.RefusedClass
+	case wire.CodeTenantQueueFull, wire.CodeRateLimited:
+		a.Retry, a.Refused = true, batch.RefusedTenant
+	case wire.CodeBalanceExhausted:
+		a.Retry, a.Refused, a.RetryAfter = true, batch.RefusedTenant, operatorLook
+	case wire.CodeIdentityUnavailable:
+		a.Retry, a.Refused, a.RetryAfter = true, batch.RefusedBatch, operatorLook
 	case wire.CodeUpstreamError, wire.CodeUpstreamTorn, wire.CodeUpstreamTimeout, wire.CodeLoanEnded, wire.CodeInternal:
 		a.Retry = true
 	}
 	return a
 }
 
-// refillLook is how long an item waits before it looks whether its tenant's balance was
-// refilled. Nobody knows when that will be.
-const refillLook = 30 * time.Second
+// operatorLook is how long an item waits before it looks whether an operator has refilled its tenant's
+// balance, or brought its key back. Nobody knows when that will be.
+const operatorLook = 30 * time.Second
 
 // sink collects an answer.
 type sink struct {

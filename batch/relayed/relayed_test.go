@@ -184,7 +184,7 @@ func TestErrors(t *testing.T) {
 			if !json.Valid(a.Body) {
 				t.Errorf("no JSON: %s", a.Body)
 			}
-			return said{a.Status, gjson.GetBytes(a.Body, "error.code").Str, a.Retry, a.Refused}
+			return said{a.Status, gjson.GetBytes(a.Body, "error.code").Str, a.Retry, a.Refused != batch.NotRefused}
 		}
 		other := job(chat, chatBody(""))
 		other.Class = "elsewhere"

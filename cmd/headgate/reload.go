@@ -161,6 +161,9 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 	if err := underControl(cfg); err != nil {
 		return nil, err
 	}
+	if cfg.Limits.BalanceFile == "" && slices.ContainsFunc(cfg.Limits.Tenants, func(t config.TenantLimits) bool { return t.Balance != nil }) {
+		return nil, errors.New("limits.tenants: a balance needs limits.balance_file, which is taken with a restart")
+	}
 	if err := s.comesBack(cfg); err != nil {
 		return nil, err
 	}
@@ -286,7 +289,7 @@ func (s *server) comesBack(cfg *config.Config) error {
 // next file is compared with that.
 func keepUnchangeable(old, cfg *config.Config) {
 	cfg.Listen, cfg.Journal, cfg.Log.Format = old.Listen, old.Journal, old.Log.Format
-	cfg.Admin.Listen, cfg.Admin.OTLPTraces = old.Admin.Listen, old.Admin.OTLPTraces
+	cfg.Admin.Listen, cfg.Admin.OTLPTraces, cfg.Admin.TLS = old.Admin.Listen, old.Admin.OTLPTraces, old.Admin.TLS
 	cfg.OTLP, cfg.Estimates, cfg.Control, cfg.Batch = old.OTLP, old.Estimates, old.Control, old.Batch
 	cfg.TLS, cfg.Audit = old.TLS, old.Audit
 	for i := range cfg.Pools {
