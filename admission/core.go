@@ -93,8 +93,8 @@ type class struct {
 	pinned           bool   // one of its holds is pinned
 	pressed          Time   // when its demand last did not fit
 	opened           Time   // when its lending last opened
-	thrash           uint8  // recalls that came soon
-	idled            Time   // idle time that has not taken one of them back yet
+	thrash           uint8  // doublings of IdleAfter
+	idled            Time   // idle time that has not taken a doubling back yet
 	gaps             gaps   // how long it is idle
 	comes            gaps   // how long from one request to the next
 	came             Time   // its last request
@@ -105,7 +105,7 @@ type class struct {
 	promptAt         uint8
 	firsts           [5]Time // its last times from admission to first token
 	firstAt          uint8
-	cost, more       Time   // see recallCost
+	cost             Time   // see recallCost
 	costOf           uint64 // 1 + learned as of it
 	usualPrompt      int32
 	idleSince        Time // when it last came to have nothing running or waiting; Never while it has

@@ -76,14 +76,15 @@ func (c *Core) quiet(cl *class) bool {
 		return false
 	}
 	idle := c.now - cl.idleSince
-	if idle < Time(cl.spec.IdleAfter) {
+	if idle < cl.idleAfter() {
 		return false
 	}
 	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= c.recallCost(cl)
 }
 
-// light tells whether a class has for some time had no more than it found room for.
-func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+Time(cl.spec.IdleAfter) }
+// light tells whether a class that always has something running has for long had
+// no more than it found room for.
+func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+cl.idleAfter() }
 
 // peakWindow is how far back a peak counts. While a class is in use, a settled
 // reopening looks back further than it waits, or it would have forgotten by then
@@ -98,47 +99,43 @@ func (s *ClassSpec) peakWindow(thrash uint8) Time {
 
 const peakBack = 8
 
-// A recall costs prefillsLost of a borrower's prefills: what it had computed is lost, and
-// the time until it has been computed again. To a class that can't bear a recall it costs
-// lateCost of them. Together with unknownGap that says that such a class lends only when it has
-// been idle for longer than it is known to be.
-const (
-	prefillsLost = 2
-	lateCost     = 7
-)
+func (cl *class) idleAfter() Time { return min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration)) }
 
-// recallCost is what an idle time of class p has to be worth for it to lend: a recall, by
-// the longest prefill that a borrower usually needs; where p can't bear to wait for one,
-// also that whoever returns meanwhile is late, and some who come behind; and
-// more after recalls that came soon.
+// lateCost is how many times a borrower's prefill a recall costs a class that
+// can't bear one. Together with unknownGap it says that such a class lends only
+// when it has been idle for longer than it is known to be.
+const lateCost = 7
+
+// recallCost is what a recall costs class p: the longest prefill that a borrower
+// usually needs has to be computed again; and where p can't bear to wait for one,
+// whoever returns meanwhile is late, and so are some who come behind.
 func (c *Core) recallCost(p *class) Time {
-	if p.costOf != c.learned+1 {
-		longest := int32(0)
-		for k := range c.classes {
-			if cl := &c.classes[k]; cl != p && cl.spec.Mode != Attrition {
-				longest = max(longest, cl.usualPrompt)
-			}
-		}
-		p.cost, p.more = 0, 0
-		for e := range c.engines {
-			en := &c.engines[e]
-			again := en.timing.prefillTime(longest)
-			cost, more := prefillsLost*again, again
-			if limit := Time(p.spec.Objective.First); limit > 0 && again+en.timing.prefillTime(p.usualPrompt) > limit {
-				cost, more = lateCost*again, lateCost*again
-			}
-			p.cost, p.more = max(p.cost, cost), max(p.more, more)
-		}
-		p.costOf = c.learned + 1
+	if p.costOf == c.learned+1 {
+		return p.cost
 	}
-	return p.cost + Time(p.thrash)*p.more
+	longest, cost := int32(0), Time(0)
+	for k := range c.classes {
+		if cl := &c.classes[k]; cl != p && cl.spec.Mode != Attrition {
+			longest = max(longest, cl.usualPrompt)
+		}
+	}
+	for e := range c.engines {
+		en := &c.engines[e]
+		again := en.timing.prefillTime(longest)
+		if limit := Time(p.spec.Objective.First); limit > 0 && again+en.timing.prefillTime(p.usualPrompt) > limit {
+			again *= lateCost
+		}
+		cost = max(cost, again)
+	}
+	p.cost, p.costOf = cost, c.learned+1
+	return cost
 }
 
 // reopen lends a class's floor again.
 //
-// A class that is idle lends all of it when that is worth it. One that is in use, or
-// is idle for too short a time, lends what its recent peak leaves, once its demand has
-// fitted for IdleAfter.
+// A class that is idle lends when that is worth it. One that keeps some requests
+// running all the time never is, and lends what its recent peak leaves once its
+// demand has fitted for as long as an idle class would have to wait.
 func (c *Core) reopen(k Class) {
 	cl := &c.classes[k]
 	switch {
@@ -146,8 +143,9 @@ func (c *Core) reopen(k Class) {
 		return
 	case cl.spec.Reopen == ReopenSettled && c.calls(cl):
 		return
-	case cl.idleSince != Never && c.quiet(cl):
-	case cl.spec.Reopen == ReopenIdle || cl.queue.n > 0 || !c.light(cl):
+	case cl.idleSince != Never && !c.quiet(cl):
+		return
+	case cl.idleSince == Never && (cl.spec.Reopen == ReopenIdle || cl.queue.n > 0 || !c.light(cl)):
 		return
 	}
 	cl.open, cl.opened = true, c.now
@@ -164,7 +162,7 @@ func (c *Core) looks(cl *class) Time {
 	case cl.open && (c.waiting == 0 || !cl.protected() && cl.spec.Reopen == ReopenIdle):
 		return Never
 	case cl.idleSince != Never:
-		if at := cl.idleSince + Time(cl.spec.IdleAfter); at > c.now {
+		if at := cl.idleSince + cl.idleAfter(); at > c.now {
 			return at
 		}
 		if c.quiet(cl) {
@@ -175,28 +173,27 @@ func (c *Core) looks(cl *class) Time {
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:
-		if at := cl.pressed + Time(cl.spec.IdleAfter); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
+		if at := cl.pressed + cl.idleAfter(); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
 			return max(at, c.now)
 		}
 	}
 	return Never
 }
 
-// maxThrash bounds how many recalls are counted that came soon.
+// maxThrash bounds how often idleAfter is doubled.
 const maxThrash = 3
 
-// thrashed notes that a class is recalled. If it has not lent for long, an idle time
-// has to be worth more from then on: a longer wait would do too, but it would
-// lose as much of every idle time that is of another kind.
+// thrashed notes that a class is recalled. If it has not lent for long, it waits
+// longer next time.
 func (c *Core) thrashed(cl *class) {
-	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 8*Time(cl.spec.IdleAfter) || cl.thrash == maxThrash {
+	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 8*cl.idleAfter() || cl.thrash == maxThrash {
 		return
 	}
 	cl.thrash++
 	cl.peak.init(cl.spec.peakWindow(cl.thrash), c.now)
 }
 
-// calmAfter is how much idle time, in IdleAfters, takes one of them back. Idle
+// calmAfter is how much idle time, in IdleAfters, takes one doubling back. Idle
 // time and not the absence of recalls: a class that lends nothing is not recalled.
 const calmAfter = 64
 
@@ -205,10 +202,6 @@ func (c *Core) rested(cl *class) {
 	gap := c.now - cl.idleSince
 	cl.idleSince = Never
 	cl.gaps.add(gap)
-	if cl.thrash == 0 {
-		cl.idled = 0 // what is past is no excuse for recalls to come
-		return
-	}
 	for cl.idled += gap; cl.thrash > 0 && cl.idled >= calmAfter*Time(cl.spec.IdleAfter); cl.idled -= calmAfter * Time(cl.spec.IdleAfter) {
 		cl.thrash--
 		cl.peak.init(cl.spec.peakWindow(cl.thrash), c.now)

@@ -95,12 +95,12 @@ type ClassSnapshot struct {
 	Due  bool `json:"due,omitempty"`
 	// Quiet: it has been idle for so long that its idle time is worth lending.
 	Quiet bool `json:"quiet,omitempty"`
-	// Thrash counts recalls that came soon after lending had reopened: an idle time has to be
-	// worth more then.
-	Thrash int    `json:"recalled_soon,omitempty"`
-	Warm   int64  `json:"warm_kv_tokens,omitempty"` // of sessions
-	Late   int    `json:"late,omitempty"`           // waiting, and can't be in time
-	Counts Counts `json:"-"`
+	// IdleAfter is how long it has to be idle at present, longer after recalls
+	// that came soon.
+	IdleAfter Time   `json:"idle_after_ns"`
+	Warm      int64  `json:"warm_kv_tokens,omitempty"` // of sessions
+	Late      int    `json:"late,omitempty"`           // waiting, and can't be in time
+	Counts    Counts `json:"-"`
 }
 
 // HeadView is the first waiting request of a class and what it waits for.
@@ -190,7 +190,7 @@ func (c *Core) Snapshot() *Snapshot {
 		v := ClassSnapshot{
 			Name: cl.spec.Name, Floor: view(cl.spec.Floor), Unlent: view(cl.spec.Unlent), Ceiling: view(cl.spec.Ceiling),
 			Used: view(cl.used), Hold: view(cl.hold), Lending: cl.open && !c.pause, Queue: cl.queue.n,
-			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), Thrash: int(cl.thrash), Warm: cl.warm,
+			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), IdleAfter: cl.idleAfter(), Warm: cl.warm,
 		}
 		if cl.spec.Shared {
 			v.Share = &ShareView{view(cl.spec.Ceiling.sub(cl.ceiling)), view(cl.spec.Survival)}
@@ -409,9 +409,6 @@ func (s *Snapshot) String() string {
 				fmt.Fprintf(&b, " %d at %d with %d,", t.Tenant, t.Counter, t.Waiting)
 			}
 			fmt.Fprintf(&b, " of %d\n", v.TenantsAll)
-		}
-		if v.Thrash > 0 {
-			fmt.Fprintf(&b, "  recalled soon: %d\n", v.Thrash)
 		}
 		if v.Owed != 0 || v.Due {
 			fmt.Fprintf(&b, "  owed %v of a slot, due %v\n", time.Duration(v.Owed).Round(time.Millisecond), v.Due)

@@ -59,8 +59,8 @@ type Answer struct {
 	RequestID string
 	Loan      bool // the last time it was admitted, it was on a loan
 	// Retry: the failure may pass, after RetryAfter where something is known of when.
-	Retry      bool
-	Refused    Refusal
-	RetryAfter time.Duration
-	Prompt, Output           int64 // tokens as they were counted
+	Retry          bool
+	Refused        Refusal
+	RetryAfter     time.Duration
+	Prompt, Output int64 // tokens as they were counted
 }

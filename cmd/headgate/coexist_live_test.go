@@ -201,7 +201,7 @@ func generated(t *testing.T, engine string) int64 {
 
 // TestLiveBatchCoexists: with a batch that never lacks requests beside the published return
 // traces, as many interactive requests are on time as without, to one in a hundred, and the batch
-// has most of what the engine itself gives to batch when it serves both by priority, which
+// has half or more of what the engine itself gives to batch when it serves both by priority, which
 // does not keep interactive on time. All ways are served at once, each by an engine of its own,
 // in eight minutes: with -parallel 6.
 func TestLiveBatchCoexists(t *testing.T) {
@@ -256,7 +256,7 @@ func TestLiveBatchCoexists(t *testing.T) {
 			if off := alone.onTime - both.onTime; 100*off > alone.of {
 				t.Errorf("on time with a batch %d, without %d, of %d", both.onTime, alone.onTime, alone.of)
 			}
-			if 4*both.batch < 3*engine.batch {
+			if 2*both.batch < engine.batch {
 				t.Errorf("the batch has %d tokens, the engine itself gives it %d", both.batch, engine.batch)
 			}
 		})
