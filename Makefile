@@ -10,6 +10,8 @@ FUZZ ?=
 # Where CI is set nothing may be skipped, and properties use the same cases every time.
 TESTLOG := ./bin/testlog -skips bin/skipped $(if $(CI),-no-skips)
 SEED := $(if $(CI),-rapid.seed=1)
+# Many packages wait for most of their time: for databases, for processes, for the clock.
+TOGETHER := -p 4
 
 # Expanded only where they are used: listing packages takes a second.
 PACKAGES = $(shell go list ./... | grep -vE '^headgate/e2e$$')
@@ -43,14 +45,14 @@ test: setup build
 	@if [ -s bin/skipped ]; then echo "skipped in all:"; sort -u bin/skipped; else echo "nothing was skipped"; fi
 
 unit: setup
-	go test -json $(WITHOUT_RAPID) | $(TESTLOG)
-	go test -json $(WITH_RAPID) $(if $(SEED),-args $(SEED)) | $(TESTLOG)
+	go test $(TOGETHER) -json $(WITHOUT_RAPID) | $(TESTLOG)
+	go test $(TOGETHER) -json $(WITH_RAPID) $(if $(SEED),-args $(SEED)) | $(TESTLOG)
 	go -C tools test ./...
 
 # A fifth of the cases: properties have all of them without the detector.
 race: setup
-	go test -race -json $(filter-out $(WITH_RAPID),$(SHELL_PACKAGES)) | $(TESTLOG)
-	go test -race -json $(filter $(WITH_RAPID),$(SHELL_PACKAGES)) -args -rapid.checks=20 $(SEED) | $(TESTLOG)
+	go test $(TOGETHER) -race -json $(filter-out $(WITH_RAPID),$(SHELL_PACKAGES)) | $(TESTLOG)
+	go test $(TOGETHER) -race -json $(filter $(WITH_RAPID),$(SHELL_PACKAGES)) -args -rapid.checks=20 $(SEED) | $(TESTLOG)
 
 e2e: setup build
 	go test -count=1 -timeout 20m -json ./e2e/... | $(TESTLOG)
