@@ -46,7 +46,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "headgate_batch_wasted_tokens_total", Help: "Tokens that were generated for items and are in no answer: after the last checkpoint before an item was put back, or of one that was given up, cancelled or expired.",
 		}, []string{"class"}),
 		served: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "headgate_batch_tenant_output_tokens_total", Help: "As headgate_batch_output_tokens_total, by tenant; behind the first 200 tenants all others are one, without a name.",
+			Name: "headgate_batch_tenant_output_tokens_total", Help: "As headgate_batch_output_tokens_total, by tenant; those that only claims of tokens name are one, without a name.",
 		}, []string{"tenant", "capacity"}),
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "headgate_batch_tenant_wasted_tokens_total", Help: "As headgate_batch_wasted_tokens_total, by tenant in the same way.",
@@ -84,12 +84,10 @@ type tenantCount struct {
 	label string // in metrics
 }
 
-// mostTenants bounds the tenants that metrics have.
-const mostTenants = 200
-
 // counters are a worker's own, by tenant, beside its metrics.
 type counters struct {
 	metrics *Metrics
+	named   func(tenant string) bool // nil: none is
 	mu      sync.Mutex
 	tenants map[string]*tenantCount
 	classes map[string]bool // that were shown
@@ -102,7 +100,7 @@ func (c *counters) tenantLocked(name string) *tenantCount {
 	t := c.tenants[name]
 	if t == nil {
 		t = &tenantCount{TenantStatus: TenantStatus{Tenant: name}}
-		if len(c.tenants) < mostTenants {
+		if c.named != nil && c.named(name) {
 			t.label = name
 		}
 		c.tenants[name] = t

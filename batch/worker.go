@@ -23,7 +23,10 @@ type Config struct {
 	Runner  Runner
 	Log     *slog.Logger // nil: none
 	Metrics *Metrics     // nil: none
-	Events  *Events      // nil: none
+	// Named tells of a tenant that the configuration names, which metrics have by its name; all others
+	// are one, since who calls may choose among them. nil: none is.
+	Named  func(tenant string) bool
+	Events *Events // nil: none
 
 	// Name is unique to this life of the process: nothing is held under a name that was used before.
 	Name string
@@ -122,7 +125,7 @@ func NewWorker(cfg Config) *Worker {
 	flag := func() chan struct{} { return make(chan struct{}, 1) }
 	w := &Worker{cfg: cfg, wake: flag(), tend: flag(), room: flag(), inputs: newInputs(cfg.Files), sched: NewScheduler(cfg.Pace),
 		items: map[flightKey]*running{}, name: cfg.Name, leases: map[string]int{}, batches: map[string]int{}}
-	w.counters.metrics = cfg.Metrics
+	w.counters.metrics, w.counters.named = cfg.Metrics, cfg.Named
 	w.base, w.stop = context.WithCancel(context.Background())
 	w.save = newSaver(cfg.Store, cfg.Log, w.over)
 	return w

@@ -975,7 +975,7 @@ func TestMetrics(t *testing.T) {
 		w.batch("b", 6, time.Hour)
 		reg := prometheus.NewRegistry()
 		cfg := config("w")
-		cfg.Metrics = batch.NewMetrics(reg)
+		cfg.Metrics, cfg.Named = batch.NewMetrics(reg), func(tenant string) bool { return tenant == "t" }
 		cfg.Pace = batch.Pace{Concurrency: 2, Ahead: 2, Quantum: 2, Reopen: time.Minute}
 		worker, stop := w.start(cfg, &engine{run: func(ctx context.Context, j *batch.Job, n int) (*batch.Answer, error) {
 			a := answer(j)

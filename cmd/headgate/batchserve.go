@@ -33,7 +33,7 @@ type batches struct {
 }
 
 // openBatches opens the storage. Nothing is worked at yet.
-func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Permit, log *slog.Logger, reg prometheus.Registerer, events *batch.Events) (*batches, error) {
+func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Permit, named func(tenant string) bool, log *slog.Logger, reg prometheus.Registerer, events *batch.Events) (*batches, error) {
 	contents, done, err := openContents(c)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Per
 	wc.Attempts, wc.Backoff, wc.MaxBackoff = c.Attempts, c.Backoff, c.MaxBackoff
 	wc.Limits = batch.Limits{Line: int(c.MaxLineBytes), Items: c.MaxLines}
 	wc.KeepOutput, wc.KeepBatch = c.Keep, c.Keep
-	wc.Events = events
+	wc.Events, wc.Named = events, named
 	b.worker = batch.NewWorker(wc)
 	b.service = batch.NewService(batch.ServiceConfig{
 		Store: store, Files: contents, Wake: b.worker.Wake, Log: log, Events: events, MaxFile: int64(c.MaxFileBytes), KeepInput: c.Keep,

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,7 +250,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		if s.journal != nil {
 			events = batch.NewEvents(s.journal, s.shared.start)
 		}
-		if s.batches, err = openBatches(cfg.Batch, s.present, s.permit, s.log, reg, events); err != nil {
+		if s.batches, err = openBatches(cfg.Batch, s.present, s.permit, s.named, s.log, reg, events); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 		gc.Batches, gc.BatchTenants = s.batches.service, s.batches.worker.Tenants
@@ -342,6 +343,11 @@ type callers struct {
 // permit tells whether who made a batch may use a model.
 func (s *server) permit(key, model string) (may, known bool) {
 	return s.calling.Load().auth.MayUse(key, model)
+}
+
+// named tells whether the configuration names a tenant. One that claims name it does not.
+func (s *server) named(tenant string) bool {
+	return slices.ContainsFunc(s.calling.Load().auth.Principals(), func(p *identity.Principal) bool { return p.Tenant == tenant })
 }
 
 // present are the pools that there are.
