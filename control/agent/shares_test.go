@@ -61,6 +61,13 @@ func (c *counting) Announce(ctx context.Context, m control.Member) error {
 	return c.Memory.Announce(ctx, m)
 }
 
+// forget drops the parts that it has had.
+func (b *books) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.parts = nil
+}
+
 // TestShares: a replica alone has all once it has a lease; each that comes takes its part
 // at once; a tenant that asks much at one has most of its limits there within seconds, and
 // that takes a write or two; who is gone leaves its part when its lease is over; and one
@@ -117,11 +124,11 @@ func TestShares(t *testing.T) {
 		}
 		stopB()
 		time.Sleep(ttl + 2*raiseAfter)
-		b.parts = nil
+		b.forget()
 		_, _, stopC := replica("c")
 		defer stopC()
 		ca.Cut()
-		a.parts = nil
+		a.forget()
 		time.Sleep(4 * ttl)
 		want("cut off", a, "90/50")
 	})
