@@ -503,6 +503,7 @@ func TestRoomIsBounded(t *testing.T) {
 		s.wantEmpty()
 		last := s.ask("interactive", "", 3000, 10, false)
 		events := s.events()
+		settle() // who waited has been told
 		s.wantCode(last, wire.CodeDraining)
 		if steps := stepsOf(events); len(steps) != 1 || steps[0] != "would switch deep: demand is stranded" {
 			t.Errorf("the dry run did %v", steps)
