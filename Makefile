@@ -19,7 +19,7 @@ WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/r
 WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELL_PACKAGES = $(shell go list $(SHELLS))
-SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway/... ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
+SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
 .PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release image clean
 
@@ -40,8 +40,7 @@ setup:
 test: setup build
 	@rm -f bin/skipped
 	$(MAKE) --no-print-directory unit
-	$(MAKE) --no-print-directory race
-	$(MAKE) --no-print-directory e2e
+	$(MAKE) --no-print-directory -j2 --output-sync=line race e2e # which waits most of the time
 	@if [ -s bin/skipped ]; then echo "skipped in all:"; sort -u bin/skipped; else echo "nothing was skipped"; fi
 
 unit: setup
