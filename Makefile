@@ -19,7 +19,7 @@ WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/r
 WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELL_PACKAGES = $(shell go list $(SHELLS))
-SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway ./engine/... ./journal/... ./cmd/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
+SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway ./engine/... ./journal/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
 .PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release image clean
 
@@ -48,11 +48,10 @@ unit: setup
 	go test $(TOGETHER) -json $(WITH_RAPID) $(if $(SEED),-args $(SEED)) | $(TESTLOG)
 	go -C tools test ./...
 
-# A fifth of the cases: properties have all of them without the detector. Scripts wait for
-# programs, which they have without it too.
+# A twentieth of the cases: properties have all of them without the detector.
 race: setup
 	go test $(TOGETHER) -race -json $(filter-out $(WITH_RAPID),$(SHELL_PACKAGES)) | $(TESTLOG)
-	go test $(TOGETHER) -race -skip '^TestScripts$$' -json $(filter $(WITH_RAPID),$(SHELL_PACKAGES)) -args -rapid.checks=20 $(SEED) | $(TESTLOG)
+	go test $(TOGETHER) -race -json $(filter $(WITH_RAPID),$(SHELL_PACKAGES)) -args -rapid.checks=5 $(SEED) | $(TESTLOG)
 
 e2e: setup build
 	go test -count=1 -timeout 20m -json ./e2e/... | $(TESTLOG)
@@ -128,8 +127,8 @@ soak: build
 
 # Properties, races and fuzzers for hours.
 soak-tests: setup
-	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=20000 | $(TESTLOG)
-	go test -count=20 -race -timeout 1h -json $(SHELLS) | $(TESTLOG)
+	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=5000 | $(TESTLOG)
+	go test -count=20 -race -timeout 1h -json $(SHELLS) ./cmd/... | $(TESTLOG)
 	@tools/fuzz.sh 2m
 
 # Static binaries, what is in them and what is known against it: bin/release.

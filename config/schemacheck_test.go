@@ -114,7 +114,10 @@ func TestSchemaAgrees(t *testing.T) {
 	wider := map[string][]string{}
 	schema := readSchema()
 	at(schema, "", func(path string) {
-		for _, x := range odd {
+		for i, x := range odd {
+			if (i+len(path))%2 == 1 {
+				continue // each path with half of them, each of them with half of the paths
+			}
 			var doc any
 			if err := json.Unmarshal(base, &doc); err != nil {
 				t.Fatal(err)
@@ -141,7 +144,7 @@ func TestSchemaAgrees(t *testing.T) {
 			}
 		}
 	})
-	if tried < 3000 {
+	if tried < 1500 {
 		t.Errorf("only %d were tried", tried)
 	}
 	datadriven.RunTest(t, "testdata/schema/wider", func(t *testing.T, d *datadriven.TestData) string {
