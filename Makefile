@@ -48,10 +48,10 @@ unit: setup
 	go test $(TOGETHER) -json $(WITH_RAPID) $(if $(SEED),-args $(SEED)) | $(TESTLOG)
 	go -C tools test ./...
 
-# A twentieth of the cases: properties have all of them without the detector.
+# A fifth of the cases: properties have all of them without the detector.
 race: setup
 	go test $(TOGETHER) -race -json $(filter-out $(WITH_RAPID),$(SHELL_PACKAGES)) | $(TESTLOG)
-	go test $(TOGETHER) -race -json $(filter $(WITH_RAPID),$(SHELL_PACKAGES)) -args -rapid.checks=5 $(SEED) | $(TESTLOG)
+	go test $(TOGETHER) -race -json $(filter $(WITH_RAPID),$(SHELL_PACKAGES)) -args -rapid.checks=20 $(SEED) | $(TESTLOG)
 
 e2e: setup build
 	go test -count=1 -timeout 20m -json ./e2e/... | $(TESTLOG)
