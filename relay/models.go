@@ -53,14 +53,7 @@ func (p *Pool) unheard() bool {
 	return len(p.live().Models) == 0 && p.unheardLocked()
 }
 
-func (p *Pool) unheardLocked() bool {
-	for i := range p.engines {
-		if !p.engines[i].known && !p.live().gone[i] {
-			return true
-		}
-	}
-	return false
-}
+func (p *Pool) unheardLocked() bool { return !p.noneLocked(func(int) bool { return false }) }
 
 // exact is better than every beginning.
 const exact = 1 << 30
@@ -126,7 +119,7 @@ func (p *Pool) upstreamLocked(i int, name string) (model string, has bool) {
 
 // listLocked notes what the engines list.
 func (p *Pool) listLocked() {
-	if p.noneLocked(func(int) bool { return false }) {
+	if !p.unheardLocked() {
 		clear(p.listed) // all have said it
 	}
 	for i := range p.engines {

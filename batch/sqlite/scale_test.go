@@ -16,6 +16,7 @@ import (
 
 	"headgate/batch"
 	"headgate/batch/files"
+	"headgate/batch/rows"
 )
 
 // The bar is a million lines:
@@ -55,32 +56,40 @@ func input(t *testing.T, f *files.Folder, wrong int) {
 	}
 }
 
-// TestScaleWrong: of a line that is wrong among many, all others are read and nothing of
-// them is left, and the batch says which it was.
-//
-//	go test ./batch/sqlite -run TestScaleWrong -scale.items 1000000 -v
-func TestScaleWrong(t *testing.T) {
+// scaled is a store with a batch, whose file has a line that is wrong; -1: none.
+func scaled(t *testing.T, wrong int) (s *rows.Store, f *files.Folder, path string, b *batch.Batch) {
+	t.Helper()
 	dir := t.TempDir()
-	path := filepath.Join(dir, "batch.db")
+	path = filepath.Join(dir, "batch.db")
 	s, err := Open(background, path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	f, err := files.New(filepath.Join(dir, "files"))
+	f, err = files.New(filepath.Join(dir, "files"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wrong := *scaleItems / 2
 	input(t, f, wrong)
-	begun := time.Now()
-	b := &batch.Batch{ID: "b", Tenant: "t", Class: "batch", Endpoint: "/v1/chat/completions", Input: "file-in", Created: begun, Expires: begun.Add(10 * time.Hour)}
-	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t", Created: begun}, batch.Holdings{}); err != nil {
+	now := time.Now()
+	b = &batch.Batch{ID: "b", Tenant: "t", Class: "batch", Endpoint: "/v1/chat/completions", Input: "file-in", Created: now, Expires: now.Add(10 * time.Hour)}
+	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t", Purpose: batch.PurposeBatch, Created: now}, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.CreateBatch(background, b, batch.Holdings{}); err != nil {
 		t.Fatal(err)
 	}
+	return s, f, path, b
+}
+
+// TestScaleWrong: of a line that is wrong among many, all others are read and nothing of
+// them is left, and the batch says which it was.
+//
+//	go test ./batch/sqlite -run TestScaleWrong -scale.items 1000000 -v
+func TestScaleWrong(t *testing.T) {
+	wrong := *scaleItems / 2
+	s, f, path, b := scaled(t, wrong)
+	defer s.Close()
+	begun := b.Created
 	in, err := f.Open(background, "file-in")
 	if err != nil {
 		t.Fatal(err)
@@ -113,25 +122,9 @@ func TestScaleWrong(t *testing.T) {
 // TestScale takes a batch from its file to its output over an engine that takes no time,
 // and says how fast, in how much memory, and how long who looks meanwhile has to wait.
 func TestScale(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "batch.db")
-	s, err := Open(background, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, f, path, b := scaled(t, -1)
 	defer s.Close()
-	f, err := files.New(filepath.Join(dir, "files"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	input(t, f, -1)
-	begun := time.Now()
-	if err := s.CreateFile(background, &batch.File{ID: "file-in", Tenant: "t", Purpose: "batch", Created: begun}, batch.Holdings{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.CreateBatch(background, &batch.Batch{ID: "b", Tenant: "t", Class: "batch", Endpoint: "/v1/chat/completions", Input: "file-in", Created: begun, Expires: begun.Add(10 * time.Hour)}, batch.Holdings{}); err != nil {
-		t.Fatal(err)
-	}
+	begun := b.Created
 
 	cfg := batch.Default()
 	cfg.Store, cfg.Files, cfg.Runner, cfg.Name = s, f, null{}, "w"
@@ -165,7 +158,6 @@ func TestScale(t *testing.T) {
 		}
 		return b
 	}
-	var b *batch.Batch
 	for b = look(); !b.Status.Ended(); b = look() {
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -173,6 +165,7 @@ func TestScale(t *testing.T) {
 	cancel()
 	wg.Wait()
 	for more := true; more; {
+		var err error
 		if more, err = s.Vacuum(background); err != nil {
 			t.Fatal(err)
 		}
