@@ -3,9 +3,9 @@
 # than what is there was made of. Without npm there is none, which is said.
 set -euo pipefail
 cd "$(dirname "$0")/../console"
-made=dist/app/.made-from
+made=node_modules/.app-made-from
 source=$(find package.json package-lock.json tsconfig.json vite.config.js index.html src public -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
-if [ "$(cat "$made" 2>/dev/null)" = "$source" ]; then
+if [ -e dist/app/index.html.gz ] && [ "$(cat "$made" 2>/dev/null)" = "$source" ]; then
 	exit 0
 fi
 if ! command -v npm >/dev/null; then

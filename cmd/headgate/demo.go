@@ -67,6 +67,9 @@ const demoModel = "headgate-simulated-m1"
 func printDemo(w io.Writer, s *server, key string) {
 	base := "http://" + s.clients.Addr().String()
 	fmt.Fprintf(w, `Headgate is in front of a simulated engine: four slots, three of them interactive's.
+Watch it in a browser:
+
+  %[3]s/console/
 
 An interactive request:
 
@@ -95,7 +98,7 @@ want one:
 
   %[4]s, or demo
 
-What every slot and queue is doing:
+What every slot and queue is doing, in text:
 
   curl %[3]s/debug/admission
 

@@ -244,6 +244,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	s.calling.Store(auth)
 	gc := gatewayConfig(cfg, auth.auth, pools)
 	gc.Log, gc.Metrics, gc.Audit, gc.TLS = s.log, reg, s.audit, speak(s.certs.clients)
+	gc.Relay = s.shared.metrics
 	gc.Tenants, gc.Journal, gc.Start = s.shared.limits, s.journal, s.shared.start
 	if cfg.Batch != nil {
 		var events *batch.Events
@@ -280,6 +281,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		gc.Spans = spans.New(takeSpans(s.present), reg)
 	}
 	s.gateway = gateway.New(gc)
+	s.background = append(s.background, s.gateway.Watch)
 	s.web = adminServer(s.gateway.Admin(reg), cfg, s.log)
 	if s.clients, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen: %w", err), s.close())

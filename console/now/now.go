@@ -158,7 +158,8 @@ type Reclaim struct {
 	Confirmed *float64 `json:"confirmed_s"`
 }
 
-// Traffic is /api/traffic: the last minutes, and what they come to.
+// Traffic is /api/traffic: the last minutes, and what they come to. An event "traffic" of
+// /api/live has the newest point alone, and the total with it.
 type Traffic struct {
 	EveryS  float64 `json:"every_s"`  // between two points
 	WindowS float64 `json:"window_s"` // that each point looks back
@@ -167,7 +168,7 @@ type Traffic struct {
 	Total Point `json:"total"`
 }
 
-// Point is what requests met in some seconds; an event "traffic" of /api/live has the newest.
+// Point is what requests met in some seconds.
 type Point struct {
 	At      time.Time      `json:"at"`
 	SpanS   float64        `json:"span_s"` // that it looks back; less than a window in the beginning

@@ -1,7 +1,7 @@
 // One stream for all views: it is open while a view listens and somebody can see it, and the
 // server builds nothing while it is not.
 import {call, Failure} from './api'
-import type {Now, Recall, Point} from './types'
+import type {Now, Recall, Traffic} from './types'
 
 /** Events are what the stream brings, by the name of the event. */
 export interface Events {
@@ -9,8 +9,8 @@ export interface Events {
   now: Now
   /** Recalls that are new or have come a step further. */
   recalls: Recall[]
-  /** What the last seconds have added to the traffic. */
-  traffic: Point
+  /** The newest point of the traffic, and the total with it. */
+  traffic: Traffic
   /** Whether the stream is open; what is shown is as old as it says. */
   state: State
 }
@@ -124,7 +124,7 @@ function take(block: string): void {
       emit('recalls', JSON.parse(data) as Recall[])
       break
     case 'traffic':
-      emit('traffic', JSON.parse(data) as Point)
+      emit('traffic', JSON.parse(data) as Traffic)
       break
   }
 }
