@@ -24,7 +24,7 @@ export default defineConfig({
   plugins: [compress],
   build: {
     outDir: out,
-    target: 'es2022',
+    target: 'es2023',
     assetsInlineLimit: 0, // the policy allows no data: address
     modulePreload: {polyfill: false}, // which would be an inline script
     reportCompressedSize: false,

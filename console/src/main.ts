@@ -51,6 +51,7 @@ const app: Omit<App, 'session'> = {
 
 let session: Session | null = null
 let end = (): void => {}
+let move: ((rest: string) => void) | null = null
 let shown: View | null = null
 
 function route(): void {
@@ -63,9 +64,16 @@ function route(): void {
   text(heading, view.title)
   text(about, view.about)
   document.title = `${view.title} · Headgate`
+  const below = rest.map(decodeURIComponent).join('/')
+  if (shown === view && move) {
+    move(below)
+    return
+  }
   end()
   replace(body)
-  end = view.show(body, {...app, session}, rest.map(decodeURIComponent).join('/'))
+  const now = view.show(body, {...app, session}, below)
+  end = typeof now === 'function' ? now : () => now.end()
+  move = typeof now === 'function' ? null : rest => now.move(rest)
   if (shown && shown !== view) {
     heading.focus({preventScroll: true})
     scrollTo(0, 0)
@@ -73,12 +81,19 @@ function route(): void {
   shown = view
 }
 
-/** begin asks who we are to the listener, and shows the view or asks for a key. */
-async function begin(): Promise<void> {
+/** leave ends the view that is shown. */
+function leave(): void {
   end()
   end = () => {}
+  move = null
   session = null
+  shown = null
   replace(links)
+}
+
+/** begin asks who we are to the listener, and shows the view or asks for a key. */
+async function begin(): Promise<void> {
+  leave()
   replace(body, loading())
   try {
     session = await get<Session>('api/session')
@@ -98,12 +113,8 @@ async function begin(): Promise<void> {
 /** ask shows where a key is put in. */
 function ask(why: string): void {
   setKey(null)
-  end()
-  end = () => {}
-  session = null
-  shown = null
+  leave()
   show(out, false)
-  replace(links)
   text(heading, 'Sign in')
   text(about, 'This admin listener asks for a key.')
   document.title = 'Sign in · Headgate'

@@ -20,8 +20,15 @@ export interface View {
   /** available tells whether this process has anything to show there; without it, it has. */
   available?(session: Session): boolean
   /**
-   * show fills an empty element and keeps it up to date until what it returns is called.
-   * rest is what comes after #/NAME/ in the address; it is called again when that changes.
+   * show fills an empty element and keeps it up to date until what it returns is called, or
+   * its end. rest is what comes after #/NAME/ in the address: when that changes move is
+   * called, or where there is none the view is shown anew.
    */
-  show(root: HTMLElement, app: App, rest: string): () => void
+  show(root: HTMLElement, app: App, rest: string): (() => void) | Shown
+}
+
+/** Shown is a view that is there. */
+export interface Shown {
+  end(): void
+  move(rest: string): void
 }
