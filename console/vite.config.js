@@ -22,6 +22,7 @@ const compress = {
 export default defineConfig({
   base: './', // it may be served below another path, by a proxy
   plugins: [compress],
+  server: {proxy: {'/api': 'http://127.0.0.1:9090'}},
   build: {
     outDir: out,
     target: 'es2023',

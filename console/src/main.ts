@@ -1,6 +1,6 @@
 import './style.css'
 import {get, Failure, hasKey, onRefused, setKey} from './api'
-import {attribute, h, replace, show, text} from './dom'
+import {attribute, h, list, replace, show, text} from './dom'
 import {restart, subscribe} from './live'
 import {signIn} from './signin'
 import {failed, loading} from './states'
@@ -15,6 +15,10 @@ import traffic from './views/traffic'
 const views: View[] = [now, recalls, traffic]
 
 const links = h('ul', {class: 'nav-links'})
+const setLinks = list(links, (x: {view: View, current: boolean}) => x.view.name, ({view}) => {
+  const link = h('a', {href: `#/${view.name}`}, view.title)
+  return {element: h('li', null, link), update: x => attribute(link, 'aria-current', x.current ? 'page' : null)}
+})
 const state = h('p', {class: 'stream', role: 'status'})
 const out = h('button', {type: 'button', class: 'quiet', hidden: true, onclick: () => {
   setKey(null)
@@ -60,7 +64,7 @@ function route(): void {
   const there = views.filter(v => !session || (v.available?.(session) ?? true))
   const view = there.find(v => v.name === name) ?? there[0]
   if (!view) return
-  replace(links, ...there.map(v => h('li', null, h('a', {href: `#/${v.name}`, 'aria-current': v === view ? 'page' : null}, v.title))))
+  setLinks(there.map(v => ({view: v, current: v === view})))
   text(heading, view.title)
   text(about, view.about)
   document.title = `${view.title} · Headgate`
@@ -88,7 +92,7 @@ function leave(): void {
   move = null
   session = null
   shown = null
-  replace(links)
+  setLinks([])
 }
 
 /** begin asks who we are to the listener, and shows the view or asks for a key. */

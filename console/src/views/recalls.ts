@@ -160,7 +160,9 @@ const view: View = {
       h('div', {class: 'scroll', tabindex: '0', role: 'region', 'aria-labelledby': 'recall-list'}, h('table', null,
         h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'opened'), h('th', {scope: 'col'}, 'class · pool'), ...['granted', 'scheduled', 'settled', 'loans'].map(t => h('th', {scope: 'col', class: 'number'}, t)))), body)), more)
     const title = h('h2', {id: 'recall-one'})
-    const following = h('p', {class: 'hint'})
+    const follow = h('a', {href: '#/recalls'}, 'Follow the newest')
+    const followed = h('span')
+    const following = h('p', {class: 'hint'}, follow, followed)
     const one = h('div')
     const detail = h('section', {class: 'card recall-one', 'aria-labelledby': 'recall-one'}, title, following, one)
     const spread = h('tbody')
@@ -194,7 +196,8 @@ const view: View = {
         text(title, `Recall ${r.seq}`)
         replace(one, facts(r), timeline(r), r.reclaims_left_out ? h('p', {class: 'hint'}, `${plural(r.reclaims_left_out, 'further loan')} not listed.`) : null)
       }
-      replace(following, chosen && all.has(chosen) ? h('a', {href: '#/recalls'}, 'Follow the newest') : chosen ? `Recall ${chosen} is not kept any more; this is the newest.` : 'The newest; choose one of the list to stay with it.')
+      show(follow, all.has(chosen))
+      text(followed, all.has(chosen) ? '' : chosen ? `Recall ${chosen} is not kept any more; this is the newest.` : 'The newest; choose one of the list to stay with it.')
       const same = sorted.filter(x => x.pool === r.pool && x.class === r.class)
       text(spreadTitle, `The last ${plural(same.length, 'recall')} of ${r.class} in ${r.pool}, and where recall ${r.seq} is among them.`)
       replace(spread, ...events.flatMap(e => distribution(e.name, e.what, same.map(e.at).filter(v => v !== null), e.at(r))))
