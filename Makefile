@@ -24,7 +24,7 @@ SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway ./engine/..
 .PHONY: experiments experiments-live console run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release image clean
 
 run: build
-	./bin/headgate serve --demo
+	./bin/headgate serve --demo --sample-load
 
 fleet-demo: build
 	go build -o bin/etcdmember ./e2e/etcdmember

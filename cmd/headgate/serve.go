@@ -117,7 +117,7 @@ was granted when nothing runs any more.`,
 	f.StringVarP(&file, "config", "c", "", "configuration file")
 	f.BoolVar(&watch, "watch", true, "take over a configuration file that has changed; SIGHUP has it read in any case")
 	f.BoolVar(&demo, "demo", false, "no file: a simulated engine, two classes, files and batches in a temporary folder, any key")
-	f.BoolVar(&load, "sample-load", false, "with --demo: keep batch work coming and send an interactive request now and then")
+	f.BoolVar(&load, "sample-load", false, "with --demo: keep batch work coming and send interactive requests now and then, which recall what is lent")
 	f.StringVar(&listen, "listen", "", "address for clients, instead of the configuration's")
 	f.StringVar(&admin, "admin", "", "address for operators, instead of the configuration's; --admin-listen is the same")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
