@@ -22,8 +22,17 @@ export interface Chart {
   end(): void
 }
 
-/** chart makes a chart. unit writes a value; top is the least that its upper end may be. */
-export function chart(title: string, about: string, unit: (n: number | null) => string, bounds: {top: number, fixed?: boolean}): Chart {
+/** Bounds are of a chart's values: top is the least that its upper end may be. */
+export interface Bounds {
+  top: number
+  /** fixed: it is the end whatever the values are. */
+  fixed?: boolean
+  /** logarithmic from this value on, for what differs by orders of magnitude. */
+  from?: number
+}
+
+/** chart makes a chart. unit writes a value. */
+export function chart(title: string, about: string, unit: (n: number | null) => string, bounds: Bounds): Chart {
   const canvas = h('div', {class: 'plot', 'aria-hidden': 'true'})
   const key = h('ul', {class: 'key-list', 'aria-label': `Lines of ${title}`})
   const head = h('thead'), body = h('tbody')
@@ -42,10 +51,12 @@ export function chart(title: string, about: string, unit: (n: number | null) => 
     plot = new uPlot({
       width: Math.max(canvas.clientWidth, 100), height: Math.round(220 * scale()),
       legend: {show: false}, cursor: {y: false, points: {size: 7}}, padding: [8, 12, 0, 0],
-      scales: {x: {time: true}, y: {range: (_, __, max) => [0, bounds.fixed ? bounds.top : Math.max(max * 1.1, bounds.top)]}},
+      scales: {x: {time: true}, y: bounds.from ? {distr: 3, range: (_, __, max) => [bounds.from ?? 1, 10 ** Math.ceil(Math.log10(Math.max(max, bounds.top)))]}
+        : {range: (_, __, max) => [0, bounds.fixed ? bounds.top : Math.max(max * 1.1, bounds.top)]}},
       axes: [
-        {...axis, size: Math.round(30 * scale()), values: (_, splits) => splits.map(s => time(s * 1000))},
-        {...axis, size: Math.round(64 * scale()), values: (_, splits) => splits.map(s => unit(s))},
+        {...axis, size: Math.round(30 * scale()), space: Math.round(90 * scale()), values: (_, splits) => splits.map(s => time(s * 1000))},
+        {...axis, size: Math.round(64 * scale()), values: (_, splits) => splits.map(s => s === null ? null : unit(s)),
+          ...(bounds.from ? {filter: (_: uPlot, splits: number[]) => splits.map(s => Number.isInteger(Math.round(Math.log10(s) * 1e6) / 1e6) ? s : null)} : {})},
       ],
       series: [{}, ...lines.map((l): uPlot.Series => ({stroke: color(l.color), width: 2, spanGaps: false, points: {show: false}, ...(l.dashed ? {dash: [6, 4]} : {})}))],
       hooks: {setCursor: [u => values(u.cursor.idx ?? null)]},
@@ -86,7 +97,8 @@ export function chart(title: string, about: string, unit: (n: number | null) => 
   return {
     element,
     update(next, at, columns) {
-      data = [at, ...columns]
+      // There is no place for less than where a logarithmic scale begins.
+      data = [at, ...bounds.from ? columns.map(c => c.map(v => v === null ? null : Math.max(v, bounds.from ?? 0))) : columns]
       const now = JSON.stringify(next)
       if (now !== shape) {
         shape = now

@@ -40,7 +40,14 @@ export function duration(seconds: number | null | undefined): string {
 export function milliseconds(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return none
   const ms = seconds * 1000
+  if (ms === 0) return '0 ms'
+  if (ms > 0 && ms < 0.05) return '< 0.1 ms'
   return `${Math.abs(ms) < 9.95 ? ms.toFixed(1) : whole.format(ms)} ms`
+}
+
+/** age writes for how many seconds something has been so. */
+export function age(seconds: number): string {
+  return seconds < 99.95 ? `${seconds.toFixed(1)} s` : duration(seconds)
 }
 
 /** share writes a part of 1 in percent. null is not known. */
