@@ -24,8 +24,8 @@ const (
 	width  = 1200.0
 	row    = 17.0
 	margin = 28.0
-	least  = 0.003 // of all time: a narrower box says nothing
-	letter = 6.6   // of the font at 11 px
+	least  = 0.01 // of all time: a narrower box says nothing
+	letter = 6.6  // of the font at 11 px
 )
 
 func main() {
