@@ -59,7 +59,7 @@ export function chart(title: string, about: string, unit: (n: number | null) => 
     const axis = {stroke: muted, font, grid: {stroke: grid, width: 1}, ticks: {stroke: grid, width: 1}}
     plot = new uPlot({
       width: Math.max(canvas.clientWidth, 100), height: Math.round(220 * scale()),
-      legend: {show: false}, cursor: {y: false, points: {size: 7}}, padding: [8, 12, 0, 0],
+      legend: {show: false}, cursor: {y: false, points: {size: 7}}, padding: [Math.round(12 * scale()), 12, 0, 0],
       scales: {x: {time: true}, y: bounds.from ? {distr: 3, range: (_, __, max) => [bounds.from ?? 1, 10 ** Math.ceil(Math.log10(Math.max(max, bounds.top)))]}
         : {range: (_, __, max) => [0, bounds.fixed ? bounds.top : Math.max(max * 1.1, bounds.top)]}},
       axes: [
