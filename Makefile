@@ -21,17 +21,21 @@ WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 SHELL_PACKAGES = $(shell go list $(SHELLS))
 SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway ./engine/... ./journal/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
-.PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release deb image check-packages clean
+.PHONY: experiments experiments-live console run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release deb image check-packages clean
 
 run: build
-	./bin/headgate serve --demo
+	./bin/headgate serve --demo --sample-load
 
 fleet-demo: build
 	go build -o bin/etcdmember ./e2e/etcdmember
 	go build -o bin/fleetdemo ./e2e/fleetdemo
 	./bin/fleetdemo
 
-build:
+# The web console, which is embedded. Without npm the binary says so in its place.
+console:
+	@tools/console.sh
+
+build: console
 	go build -ldflags '$(LDFLAGS)' -o bin/headgate ./cmd/headgate
 
 setup:
@@ -132,11 +136,11 @@ soak-tests: setup
 	@tools/fuzz.sh 2m
 
 # Static binaries, packages of them, what is in them and what is known against it: bin/release.
-release:
+release: console
 	@tools/release.sh $(VERSION) $(ARCH)
 
 # For this machine's architecture.
-deb:
+deb: console
 	tools/build.sh $(VERSION) $$(go env GOARCH) bin/headgate-release
 	tools/deb.sh $(VERSION) $$(go env GOARCH) bin/headgate-release bin
 
@@ -149,10 +153,10 @@ image:
 
 # The chart, the unit, the packages, rules and dashboard, with Helm, dpkg, systemd and
 # promtool. REWRITE=1 writes what Helm makes of the chart.
-check-packages:
+check-packages: console
 	@tools/packages.sh
 	go -C tools/packages vet ./...
 	go -C tools/packages test -count=1 ./... $(if $(REWRITE),-args -rewrite)
 
 clean:
-	rm -rf bin .cache e2e/client/node_modules e2e/engine/node_modules
+	rm -rf bin .cache console/dist/app console/node_modules e2e/client/node_modules e2e/console/node_modules e2e/engine/node_modules

@@ -46,10 +46,13 @@ const user = "65532"
 // runs as nobody. Whether it builds is for who has a container engine.
 func TestContainerfile(t *testing.T) {
 	all := stages(read(t, "../Containerfile"))
-	if len(all) != 3 {
-		t.Fatalf("%d stages, want one that builds and one that is the image", len(all)-1)
+	if len(all) != 4 {
+		t.Fatalf("%d stages, want those of the console, of the binary and of the image", len(all)-1)
 	}
-	build, image := all[1], all[2]
+	console, build, image := all[1], all[2], all[3]
+	if !slices.Contains(console, instruction{"RUN", "tools/console.sh"}) || !slices.Contains(build, instruction{"COPY", "--from=console /src/console/dist/app console/dist/app"}) {
+		t.Errorf("the binary has no console: %v, %v", console, build)
+	}
 	if !slices.Contains(build, instruction{"RUN", `tools/build.sh "$VERSION" "$TARGETARCH" /headgate`}) {
 		t.Errorf("the binary is not built by tools/build.sh: %v", build)
 	}

@@ -23,6 +23,7 @@ copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git archive HEAD | tar -x -C "$copy"
 mkdir "$copy/out"
+cp -R console/dist/app "$copy/console/dist/app"
 for arch in "$@"; do
 	name=headgate-linux-$arch
 	tools/build.sh "$version" "$arch" "$out/$name"
