@@ -47,10 +47,11 @@ func (g *Gateway) read(w *response, r *http.Request) ([]byte, *wire.Error) {
 // readAll reads length bytes, or to the end where length is -1. The buffer at
 // most doubles as the bytes come.
 func readAll(in io.Reader, length int64) ([]byte, error) {
-	buf := make([]byte, 0, firstBody)
+	room := int64(firstBody)
 	if length >= 0 {
-		buf = make([]byte, 0, min(firstBody, length))
+		room = min(room, length)
 	}
+	buf := make([]byte, 0, room)
 	for int64(len(buf)) != length {
 		if len(buf) == cap(buf) {
 			grown := 2 * int64(cap(buf))

@@ -229,24 +229,35 @@ func TestBesideBacklog(t *testing.T) {
 		least   float64 // of what the engine gives by priority
 	}{{false, 0.77}, {true, 0.50}} {
 		onTime, tokens := map[string]int{}, map[string]int{}
-		for _, name := range []string{"alone", "priority", Headgate} {
+		left := b.Until // of the time, by interactive when it is alone
+		for _, name := range []string{"alone", "batch alone", "priority", "static-queued", Headgate} {
 			e := simengine.DefaultConfig()
 			e.PrefixCaching = c.caching
-			with := b
+			with, requests := b, *tr
 			arm, err := NewArm(name, e)
-			if name == "alone" {
+			switch name {
+			case "alone":
 				arm, err = NewArm(Headgate, e)
 				with = nil
+			case "batch alone":
+				arm, err = NewArm("priority", e)
+				requests.Entries = requests.Entries[:1]
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			run, err := SimulateWith(tr, arm, with)
+			run, err := SimulateWith(&requests, arm, with)
 			if err != nil {
 				t.Fatal(err)
 			}
+			var until time.Duration
 			for i := range run.Records {
-				switch r := &run.Records[i]; {
+				r := &run.Records[i]
+				if name == "alone" {
+					left -= max(0, r.Done-max(r.Arrival, until))
+					until = max(until, r.Done)
+				}
+				switch {
 				case r.Class == trace.Batch && r.Outcome == Completed && r.Done <= b.Until:
 					tokens[name] += r.Output
 				case r.Class == trace.Interactive && returning[i] && r.OnTime():
@@ -254,7 +265,7 @@ func TestBesideBacklog(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("caching %t: on time %v, tokens of batch %v", c.caching, onTime, tokens)
+		t.Logf("caching %t: on time %v, tokens of batch %v; interactive alone leaves %v of %v", c.caching, onTime, tokens, left.Round(time.Second), b.Until)
 		if 100*onTime[Headgate] < 99*onTime["alone"] {
 			t.Errorf("caching %t: %d on time, alone %d", c.caching, onTime[Headgate], onTime["alone"])
 		}

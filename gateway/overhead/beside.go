@@ -69,13 +69,17 @@ func startBeside(o *options, r *report) (_ *beside, err error) {
 	if b.sink, err = startRole(roleCollector); err != nil {
 		return nil, err
 	}
+	sso, err := startIssuer()
+	if err != nil {
+		return nil, err
+	}
 	// Two of each arm that can queue: one with room for all, one with few places.
 	both := func(name string, queues bool, start func(s setting) (*process, error)) error {
 		for _, slots := range []int{2*o.streaming + long.clients, places} {
 			if slots == places && !queues {
 				continue
 			}
-			s := setting{Upstream: b.up.Listen, Collector: b.sink.Listen, Slots: slots, Depth: 2 * wanting}
+			s := setting{Upstream: b.up.Listen, Collector: b.sink.Listen, Issuer: sso, Slots: slots, Depth: 2 * wanting}
 			if s.Dir, err = os.MkdirTemp(b.dir, name); err != nil {
 				return err
 			}
@@ -364,7 +368,7 @@ func (b *beside) contended(r *report, arm string, each time.Duration) error {
 	p := b.queues[arm]
 	to := target{addr: b.up.Listen}
 	if p != nil {
-		to = target{p.Listen, p.header}
+		to = p.target()
 	} else if arm != direct {
 		return nil
 	}

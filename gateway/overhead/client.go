@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -19,13 +20,14 @@ import (
 type target struct {
 	addr   string
 	header string // lines of the arm's own, each with its end
+	token  string // in the place of the key, if there is one
 }
 
 // stream is one client's connection.
 type stream struct {
-	conn   net.Conn
-	in     *bufio.Reader
-	header string
+	conn net.Conn
+	in   *bufio.Reader
+	target
 }
 
 func (t target) dial() (*stream, error) {
@@ -33,14 +35,14 @@ func (t target) dial() (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stream{conn, bufio.NewReaderSize(conn, 2048), t.header}, nil
+	return &stream{conn, bufio.NewReaderSize(conn, 2048), t}, nil
 }
 
 func (s *stream) close() { _ = s.conn.Close() }
 
 func (s *stream) send(body string) error {
 	_, err := fmt.Fprintf(s.conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
-		key, s.header, len(body), body)
+		cmp.Or(s.token, key), s.header, len(body), body)
 	return err
 }
 

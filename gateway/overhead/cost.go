@@ -79,7 +79,7 @@ func (b *bench) stop() {
 
 func (b *bench) target(arm string) target {
 	if p := b.arms[arm]; p != nil {
-		return target{p.Listen, p.header}
+		return p.target()
 	}
 	return target{addr: b.up.Listen}
 }

@@ -37,11 +37,15 @@ type setting struct {
 	Dir       string // of its own: configuration, logs, journal
 	Upstream  string
 	Collector string // Headgate exports to it and has everything on; "" does neither
-	Slots     int    // requests that the upstream gets at once
-	Depth     int    // that may wait in Headgate
+	Issuer    *issuer
+	Slots     int // requests that the upstream gets at once
+	Depth     int // that may wait in Headgate
 
 	Listen string // not of Headgate and the proxy, which say it themselves
 }
+
+// SSO is the issuer's address.
+func (s setting) SSO() string { return s.Issuer.at }
 
 func (setting) Key() string   { return key }
 func (setting) Model() string { return model }
@@ -208,7 +212,7 @@ func startPeer(p *peer, installed string, s setting) (_ *process, err error) {
 
 // answers sends one request through.
 func (p *process) answers() error {
-	s, err := target{p.Listen, p.header}.dial()
+	s, err := p.target().dial()
 	if err != nil {
 		return err
 	}

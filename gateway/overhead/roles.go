@@ -117,6 +117,7 @@ type process struct {
 	cmd    *exec.Cmd
 	input  io.WriteCloser // its end ends a role
 	header string         // that requests to it need
+	token  string         // and in the place of the key
 	others bool           // it is a peer
 }
 
@@ -162,6 +163,9 @@ func startHeadgate(program string, s setting) (*process, error) {
 		return nil, err
 	}
 	p := &process{cmd: exec.Command(program, "serve", "-c", config)}
+	if s.Issuer != nil {
+		p.token = s.Issuer.token
+	}
 	p.cmd.SysProcAttr = endsWithUs()
 	said, err := p.cmd.StderrPipe()
 	if err != nil {
@@ -205,6 +209,9 @@ func startHeadgate(program string, s setting) (*process, error) {
 	p.stop()
 	return nil, fmt.Errorf("headgate is not ready: %w", err)
 }
+
+// target is how clients get to it.
+func (p *process) target() target { return target{p.Listen, p.header, p.token} }
 
 func (p *process) stop() {
 	if p.input != nil {
