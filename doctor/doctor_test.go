@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -102,5 +104,47 @@ func TestKinds(t *testing.T) {
 	}
 	if n := len(Kinds()); n < 12 {
 		t.Error(fmt.Sprint(n))
+	}
+}
+
+// TestRunning: what a gateway says of itself is told of, whoever asks first.
+func TestRunning(t *testing.T) {
+	late := time.Now().Add(-time.Hour)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", late.UTC().Format(http.TimeFormat))
+		switch r.URL.Path {
+		case "/healthz":
+			fmt.Fprintln(w, "ok")
+		case "/readyz":
+			fmt.Fprintln(w, "ready\nbut lending of pool main is paused")
+		case "/metrics":
+			fmt.Fprintln(w, `headgate_build_info{version="v1"} 1`+"\nprocess_max_fds 100\nprocess_open_fds 95")
+		case "/debug/engines":
+			fmt.Fprintln(w, `{"main":[{"name":"gpu1","sample_age_ms":61000,"error":"no answer"},{"name":"gpu0","sample_age_ms":-1},{"name":"gpu2","sample_age_ms":20}]}`)
+		}
+	}))
+	defer s.Close()
+	g := &Running{URL: s.URL, Client: s.Client(), Version: "v2", Told: true}
+	files := make(chan int, 1)
+	report := Run(t.Context(), []Check{
+		g.Check(),
+		{"files", func(ctx context.Context, r *Reporter) { files <- g.Files(ctx) }},
+		Replica("b", s.URL, s.Client()), Replica("c", "http://127.0.0.1:1", s.Client()),
+	}, 20*time.Second)
+	var got []string
+	for _, f := range report.Findings {
+		got = append(got, f.ID+": "+f.Evidence)
+	}
+	for i, want := range []string{
+		"admin_clock: it is 1h0m0", "admin_trouble: /readyz: lending of pool main is paused", "admin_version: it is v1, and this is v2", "admin_files: 95 of 100 are open",
+		"observed_old: gpu0: never heard of\ngpu1: heard of 1m1s ago: no answer", "replica_clock: it is 1h0m0", "replica_away: ",
+	} {
+		// The last seconds depend on when in its second the date was cut.
+		if i >= len(got) || !strings.HasPrefix(strings.ReplaceAll(got[i], "59m59", "1h0m0"), want) {
+			t.Errorf("%d: want %q: %q", i, want, got)
+		}
+	}
+	if n := <-files; n != 100 || len(got) != 7 {
+		t.Errorf("%d files, %d findings", n, len(got))
 	}
 }

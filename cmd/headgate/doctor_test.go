@@ -138,6 +138,18 @@ func (w *ward) before(handle func(rw http.ResponseWriter, r *http.Request, next 
 	return s.Listener.Addr().String()
 }
 
+// instead is a server before the engine that answers one path itself.
+func (w *ward) instead(path string, status int, body string) string {
+	return w.before(func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.URL.Path != path {
+			next.ServeHTTP(rw, r)
+			return
+		}
+		rw.WriteHeader(status)
+		_, _ = io.WriteString(rw, body)
+	})
+}
+
 // doctor runs it and returns what it finds, and its exit status.
 func (w *ward) doctor() (report doctor.Report, code int) {
 	w.t.Helper()
@@ -225,6 +237,10 @@ func TestDoctor(t *testing.T) {
 			}
 		}, "config_open"},
 		{"a key that is over", func(w *ward) { w.keys(`, expires: "2020-01-01T00:00:00Z"`) }, "key_expired"},
+		{"keys that are all over", func(w *ward) {
+			w.keys(`, expires: "2020-01-01T00:00:00Z"`)
+			w.change("keys_file: DIR/keys.yaml", fmt.Sprintf("keys: [{name: eve, tenant: e, hash: \"sha256:%s\", classes: [batch], expires: \"2020-01-01T00:00:00Z\"}]", strings.Repeat("1", 64)))
+		}, "keys_none"},
 		{"an issuer that is away", func(w *ward) {
 			w.text += fmt.Sprintf("issuers: [{name: sso, issuer: \"http://%s\", audiences: [headgate]}]\nrules: [{name: staff, from: [sso], tenant: a, classes: [interactive]}]\n", gone(w.t))
 		}, "issuer_away"},
@@ -268,6 +284,13 @@ func TestDoctor(t *testing.T) {
 			w.change("slots: 4,", "slots: 4, api_key_env: HEADGATE_TEST_KEY,")
 			w.env["HEADGATE_TEST_KEY"] = engineSecret
 		}, "engine_key"},
+		{"an engine that is dead", func(w *ward) { w.change("VLLM", w.instead("/health", http.StatusServiceUnavailable, "")) }, "engine_not_ready"},
+		{"a page", func(w *ward) { w.change("VLLM", w.instead("/v1/models", http.StatusOK, "<html>")) }, "engine_answers"},
+		{"no model", func(w *ward) { w.change("VLLM", w.instead("/v1/models", http.StatusOK, `{"data": []}`)) }, "engine_models model_unknown alias_unknown"},
+		{"KV that nobody says", func(w *ward) {
+			w.change("VLLM", w.instead("/metrics", http.StatusOK, "vllm:num_requests_running 0\n"))
+			w.change("kv_tokens: 5120, ", "")
+		}, "engine_metrics engine_kv_unknown"},
 		{"another kind", engine("kind: vllm", "kind: llamacpp"), "engine_kind"},
 		{"a kind that tells less", engine("kind: vllm", "kind: openai"), "engine_kind_plain"},
 		{"more slots", engine("slots: 4,", "slots: 5,"), "engine_slots_more"},
@@ -281,23 +304,11 @@ func TestDoctor(t *testing.T) {
 		{"another block", engine("block_size: 16", "block_size: 8"), "engine_block"},
 		{"no prefixes and no priorities", engine("VLLM", w.plain), "engine_prefix engine_priority"},
 		{"slots that nobody says", func(w *ward) {
-			w.change("VLLM", w.before(func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
-				if r.URL.Path == "/server_info" {
-					http.NotFound(rw, r) // as without its development mode
-					return
-				}
-				next.ServeHTTP(rw, r)
-			}))
+			w.change("VLLM", w.instead("/server_info", http.StatusNotFound, "")) // as without its development mode
 			w.change("slots: 4, ", "")
 		}, "config_warning config_warning config_warning engine_slots_unknown"},
 		{"no metrics", func(w *ward) {
-			w.change("VLLM", w.before(func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
-				if r.URL.Path == "/metrics" {
-					http.NotFound(rw, r)
-					return
-				}
-				next.ServeHTTP(rw, r)
-			}))
+			w.change("VLLM", w.instead("/metrics", http.StatusNotFound, ""))
 			w.change(", prefix_caching: true", "")
 		}, "engine_metrics"},
 		{"a clock that is an hour ahead", func(w *ward) {
