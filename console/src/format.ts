@@ -22,7 +22,7 @@ export function short(n: number): string {
 
 function digits(n: number): string {
   const a = Math.abs(n)
-  return n.toFixed(a >= 100 || Number.isInteger(n) ? 0 : a >= 9.995 ? 1 : 2).replace(/\.?0+$/, m => m.startsWith('.') ? '' : m)
+  return String(Number(n.toFixed(a >= 100 ? 0 : a >= 9.995 ? 1 : 2)))
 }
 
 /** duration writes seconds in the unit that fits: 0.4 ms, 83 ms, 1.24 s, 3 min 20 s. null is not known. */

@@ -114,6 +114,7 @@ function compartment(resource: Resource): () => Row<{c: Compartment, total: numb
       text(floor, c.class ? `floor ${write(c.size)}` : write(c.size))
       style(own, 'width', percent(c.own, c.size))
       text(number, c.own > 0 ? write(c.own) : '')
+      attribute(number, 'data-short', c.own < 100)
       style(kept, 'width', percent(c.keeps, c.size))
       const open = c.class?.lending ?? true
       show(gate, c.class !== null)
