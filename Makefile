@@ -21,17 +21,21 @@ WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 SHELL_PACKAGES = $(shell go list $(SHELLS))
 SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway ./engine/... ./journal/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
-.PHONY: experiments experiments-live run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release image clean
+.PHONY: experiments experiments-live console run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release image clean
 
 run: build
-	./bin/headgate serve --demo
+	./bin/headgate serve --demo --sample-load
 
 fleet-demo: build
 	go build -o bin/etcdmember ./e2e/etcdmember
 	go build -o bin/fleetdemo ./e2e/fleetdemo
 	./bin/fleetdemo
 
-build:
+# The web console, which is embedded. Without npm the binary says so in its place.
+console:
+	@tools/console.sh
+
+build: console
 	go build -ldflags '$(LDFLAGS)' -o bin/headgate ./cmd/headgate
 
 setup:
@@ -132,7 +136,7 @@ soak-tests: setup
 	@tools/fuzz.sh 2m
 
 # Static binaries, what is in them and what is known against it: bin/release.
-release:
+release: console
 	@tools/release.sh $(VERSION) $(ARCH)
 
 # Of what make release has made, for this machine's architecture.
@@ -142,4 +146,4 @@ image:
 	done; echo "image: neither podman nor docker is here"; exit 1
 
 clean:
-	rm -rf bin .cache e2e/client/node_modules e2e/engine/node_modules
+	rm -rf bin .cache console/dist/app console/node_modules e2e/client/node_modules e2e/console/node_modules e2e/engine/node_modules

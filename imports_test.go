@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"cmd", "e2e"},
 	{"advise"},
 	{"bench", "config", "gateway", "prove"},
-	{"batch"},
+	{"batch", "console"},
 	{"audit", "probe", "relay", "sim"},
 	{"control", "engine", "journal", "replan"},
 	{"admission", "identity", "quota", "simengine", "telemetry"},

@@ -46,6 +46,7 @@ type line struct {
 	class      Class
 	tenant     Tenant
 	counter    int64 // weighted tokens
+	lifted     int64 // of the counter, what was no work, see lift
 	head, tail int32 // its waiting requests: those in time by place, then those that are late
 	late       int32 // the first that is late
 	n          int
@@ -83,7 +84,9 @@ func (c *Core) lift(cl *class, i int32) {
 		least = cl.queue.lines[0]
 	}
 	if least != none {
-		l.counter = max(l.counter, c.lines[least].counter)
+		lifted := max(0, c.lines[least].counter-l.counter)
+		l.counter += lifted
+		l.lifted += lifted
 	}
 }
 

@@ -217,11 +217,36 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			next = time.Duration(at).String()
 		}
 		return s.core.Snapshot().String() + "next " + next + "\n"
+	case "brief":
+		return s.brief()
 	case "counts":
 		return counts(&s.core.classes[class()].counts)
 	}
 	t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
 	return ""
+}
+
+// brief prints what a brief has beyond the state, and the work for the tenants that were named.
+func (s *script) brief() string {
+	var out strings.Builder
+	b := s.core.Brief()
+	for k := range b.Classes {
+		c := &b.Classes[k]
+		fmt.Fprintf(&out, "class %s:", c.Name)
+		if b.Closed[k] != "" {
+			fmt.Fprintf(&out, " does not lend: %s;", b.Closed[k])
+		}
+		if b.Heads[k] != Never {
+			fmt.Fprintf(&out, " the head starts in %v;", time.Duration(b.Heads[k]).Round(time.Millisecond))
+		}
+		for t := range Tenant(len(s.core.tenants)) {
+			if w, ok := s.core.Work(Class(k), t); ok {
+				fmt.Fprintf(&out, " tenant %d: %d done, counter %d, %d wait;", t, w.Done, w.Counter, w.Waiting)
+			}
+		}
+		out.WriteByte('\n')
+	}
+	return out.String()
 }
 
 // elsewhere reads lines such as

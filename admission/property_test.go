@@ -182,9 +182,10 @@ func (w *world) step(ev *Event) {
 }
 
 // apply gives one event to both cores and checks everything. The twin is never
-// asked for a snapshot or a chance, which change nothing.
+// asked for a snapshot, a brief or a chance, which change nothing.
 func (w *world) apply(ev *Event) {
 	before := w.core.Snapshot()
+	w.core.Brief()
 	w.accrue(before)
 	w.note(ev, before)
 	chance := ChanceNone

@@ -163,6 +163,12 @@ func (s *Shadow) Next() (Time, bool) { return s.core.Next() }
 // those of the Admit effects.
 func (s *Shadow) Snapshot() *Snapshot { return s.core.Snapshot() }
 
+// Brief is the core's Brief of the shadow ledger.
+func (s *Shadow) Brief() *Brief { return s.core.Brief() }
+
+// Work is the core's Work of the shadow ledger.
+func (s *Shadow) Work(k Class, t Tenant) (w Work, ok bool) { return s.core.Work(k, t) }
+
 // emit numbers effects in one order with the core's.
 func (s *Shadow) emit(e Effect) {
 	s.core.seq++

@@ -175,6 +175,13 @@ type HoldSnapshot struct {
 // Snapshot returns the whole state. It changes nothing and shares nothing with
 // the core.
 func (c *Core) Snapshot() *Snapshot {
+	s := c.summary()
+	c.listHolds(s)
+	return s
+}
+
+// summary is the state without the single holds, of which there may be thousands.
+func (c *Core) summary() *Snapshot {
 	s := &Snapshot{
 		At: c.now, Rev: c.rev, Drain: c.drain, Paused: c.pause, Bypassed: c.bypass, Envelope: view(c.envelope), Used: view(c.used), Foreign: view(c.foreign),
 		Until: c.share.until, Expired: c.share.expired,
@@ -234,6 +241,10 @@ func (c *Core) Snapshot() *Snapshot {
 		}
 		s.Engines = append(s.Engines, v)
 	}
+	return s
+}
+
+func (c *Core) listHolds(s *Snapshot) {
 	for i := range c.holds {
 		h := &c.holds[i]
 		if h.state == holdFree {
@@ -253,7 +264,6 @@ func (c *Core) Snapshot() *Snapshot {
 			Engine: c.engines[h.engine].spec.Name, ID: h.req, Loan: h.loan, Amount: view(h.amount), Prompt: h.prompt, Out: h.out, Since: h.admitted,
 		})
 	}
-	return s
 }
 
 // head explains what a queue's first request waits for.

@@ -19,7 +19,7 @@ import (
 
 // notRun are the shown commands that no test can run, with the reason.
 var notRun = map[string]string{
-	"make run":                          "serves until it is stopped; it is serve --demo, which is run",
+	"make run":                          "serves until it is stopped; it is serve --demo --sample-load, which is run",
 	"make test":                         "runs this test",
 	"make fleet-demo":                   "runs until it is stopped; e2e/fleetdemo has a test of it",
 	"headgate serve -c fleet.yaml":      "wants etcd; TestFleet runs one",

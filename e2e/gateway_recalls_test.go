@@ -13,11 +13,11 @@ import (
 	"testing"
 
 	"headgate/admission"
+	"headgate/console/now"
 	"headgate/e2e/headgate"
 	"headgate/e2e/realengine"
 	"headgate/engine"
 	"headgate/engine/adapters"
-	"headgate/gateway"
 	"headgate/journal"
 )
 
@@ -159,7 +159,7 @@ func resumes(t *testing.T, b backend) bool {
 	return c.TokenIDs
 }
 
-func recallViews(t *testing.T, g *headgate.Gateway) (views []gateway.RecallView) {
+func recallViews(t *testing.T, g *headgate.Gateway) (views []now.Recall) {
 	t.Helper()
 	res, err := http.Get(g.Admin + "/api/recalls")
 	if err != nil {
@@ -173,7 +173,7 @@ func recallViews(t *testing.T, g *headgate.Gateway) (views []gateway.RecallView)
 }
 
 // logRecalls tells how soon lent capacity was back, in seconds after the recall.
-func logRecalls(t *testing.T, views []gateway.RecallView) {
+func logRecalls(t *testing.T, views []now.Recall) {
 	var scheduled, confirmed, first []float64
 	for _, v := range views {
 		at := v.Scheduled

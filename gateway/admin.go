@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"headgate/admission"
+	"headgate/console"
 	"headgate/identity"
 	"headgate/relay"
 )
@@ -24,6 +26,7 @@ const tracesPath = "/v1/traces"
 // force it asks for no credential, so it belongs on an address that nobody else reaches.
 func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	mux := common(metrics, g.Ready, g.Problems)
+	g.consoleRoutes(mux)
 	mux.HandleFunc("GET /api/recalls", g.recalls)
 	mux.HandleFunc("GET /api/switches", g.switches)
 	mux.HandleFunc("GET /api/plan", g.plans)
@@ -57,12 +60,17 @@ type operator struct{}
 // heard is the key of where guard leaves that name for who stands before it.
 type heard struct{}
 
-// guard lets only operators pass, where there are any. Health is everybody's: a kubelet
-// or a balancer has no key.
+// open tells whether a path is everybody's. Health is: a kubelet or a balancer has no key. So
+// is the console, as it holds no data: what it shows it asks for with the key of its user.
+func open(path string) bool {
+	return path == "/healthz" || path == "/readyz" || path == strings.TrimSuffix(console.Path, "/") || strings.HasPrefix(path, console.Path)
+}
+
+// guard lets only operators pass, where there are any.
 func guard(next http.Handler, operators func() *identity.Operators) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o := operators()
-		if o == nil || r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+		if o == nil || open(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -81,7 +89,7 @@ func guard(next http.Handler, operators func() *identity.Operators) http.Handler
 	})
 }
 
-// common is what every admin listener has: health, metrics and the profiler.
+// common is what every admin listener has: health, metrics, the console and the profiler.
 func common(metrics prometheus.Gatherer, ready func() error, problems func() []string) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -95,6 +103,7 @@ func common(metrics prometheus.Gatherer, ready func() error, problems func() []s
 			fmt.Fprintln(w, "but", problem)
 		}
 	})
+	mux.Handle("GET "+console.Path, console.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"headgate/console/now"
 	"headgate/control"
 	"headgate/control/agent"
 	"headgate/control/store"
@@ -47,6 +48,7 @@ func (f *Fleet) Admin(metrics prometheus.Gatherer, operators func() *identity.Op
 		return err
 	}
 	mux := common(metrics, ready, func() []string { return nil })
+	mux.HandleFunc("GET /api/session", session(operators, "", []string{now.PartFleet}))
 	f.routes(mux)
 	return guard(mux, operators)
 }

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"headgate/console/live"
+	"headgate/console/now"
 	"headgate/journal"
 )
 
@@ -55,14 +57,14 @@ func TestRecalls(t *testing.T) {
 // What is known of a recall is said to the microsecond, and what is not is null.
 func TestRecallView(t *testing.T) {
 	const s = int64(time.Second)
-	b, err := json.MarshalIndent([]RecallView{
-		viewRecall(&journal.Recall{
+	b, err := json.MarshalIndent([]now.Recall{
+		live.Recall(&journal.Recall{
 			Seq: 12, Pool: "main", Class: "interactive", Request: "back", Opened: 60 * s, Granted: 60 * s, Served: 60 * s, Dispatched: 60*s + 1_234_567,
 			Settled: 60*s + 67e6, FirstToken: 61*s + 110e6, Scheduled: 60*s + 67e6,
 			Reclaims: []journal.Reclaim{{Class: "batch", Request: "b1", Hold: 3, Sent: 60*s + 1e6, Confirmed: 60*s + 67e6}, {Class: "batch", Request: "b2", Hold: 4, Sent: 60*s + 2e6}},
 			LeftOut:  1,
 		}, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
-		viewRecall(&journal.Recall{Seq: 40, Pool: "main", Class: "interactive", Opened: 90 * s, Scheduled: 90*s + 1e6, ScheduledUpper: 91 * s}, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
+		live.Recall(&journal.Recall{Seq: 40, Pool: "main", Class: "interactive", Opened: 90 * s, Scheduled: 90*s + 1e6, ScheduledUpper: 91 * s}, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
 	}, "", "  ")
 	if err != nil {
 		t.Fatal(err)

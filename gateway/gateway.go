@@ -27,6 +27,7 @@ import (
 
 	"headgate/audit"
 	"headgate/batch"
+	"headgate/console/live"
 	"headgate/identity"
 	"headgate/journal"
 	"headgate/quota/keeper"
@@ -59,6 +60,8 @@ type Config struct {
 	Forward *Forwarding
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Relay has what the pools count; nil: the console knows nothing of traffic.
+	Relay *relay.Metrics
 	// Tracer begins the spans of requests; nil: none is traced.
 	Tracer *tracing.Tracer
 	// Spans answers POST /v1/traces on the admin listener; nil: there is none.
@@ -92,6 +95,7 @@ type Gateway struct {
 	draining atomic.Bool
 
 	forwarder *forwarder // nil: nothing is sent on
+	feed      *live.Feed // of consoles
 }
 
 const idleConnection = 2 * time.Minute
@@ -103,6 +107,9 @@ func New(cfg Config) *Gateway {
 	}, []string{"route", "status"})}
 	g.current.Store(&cfg)
 	cfg.Metrics.MustRegister(g.requests)
+	g.feed = live.New(live.Config{
+		Pools: func() []*relay.Pool { return g.live().Pools }, Metrics: cfg.Relay, Tenants: g.tenants, Ready: g.Ready, Problems: g.Problems,
+	})
 	if cfg.Forward != nil {
 		g.forwarder = newForwarder(*cfg.Forward, cfg.Fleet.Replica, cfg.Metrics)
 	}

@@ -165,6 +165,7 @@ func newRig(t testing.TB, s setup) *rig {
 		adapter = s.wrap(adapter)
 	}
 	r.metrics = prometheus.NewRegistry()
+	counted := relay.NewMetrics(r.metrics)
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var replica control.ID
 	if s.fleet != nil {
@@ -174,7 +175,7 @@ func newRig(t testing.TB, s setup) *rig {
 	r.pool = relay.New(relay.Config{
 		Name: "main", Observe: s.observe, Replan: s.replan, Replica: replica, Journal: s.journal, Limits: s.tenants, Models: s.models, Classes: []string{"interactive", "batch"}, Capacity: 256,
 		Engines:     []relay.Engine{{Name: "gpu0", Adapter: adapter, ObserveEvery: 250 * time.Millisecond, Priority: []int{0, 10}}},
-		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: relay.NewMetrics(r.metrics),
+		IdleTimeout: s.idle, Keepalive: s.keepalive, MaxAnswer: 1 << 20, Start: time.Now(), Log: log, Metrics: counted,
 		Resolve: func(engines []admission.EngineSpec) (*admission.Table, error) {
 			t := &admission.Table{Engines: engines}
 			envelope := t.Envelope()
@@ -206,7 +207,7 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	r.gateway = New(Config{
-		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Tenants: s.tenants, Audit: s.audit.writer(t), Log: log, Metrics: r.metrics,
+		Limits: s.limits, Auth: auth, Pools: []*relay.Pool{r.pool}, Forward: s.forward, Fleet: s.fleet, Batches: s.batches, Tenants: s.tenants, Audit: s.audit.writer(t), Log: log, Metrics: r.metrics, Relay: counted,
 	})
 
 	l := s.listener

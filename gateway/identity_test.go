@@ -211,7 +211,7 @@ func TestOperators(t *testing.T) {
 			c.Operators = operators
 			return c
 		})
-		get := []string{"/metrics", "/api/recalls", "/api/switches", "/api/plan", "/api/observe", "/debug/admission", "/debug/engines", "/debug/pprof/", "/debug/pprof/heap", "/nothing"}
+		get := []string{"/metrics", "/api/session", "/api/now", "/api/traffic", "/api/recalls", "/api/switches", "/api/plan", "/api/observe", "/debug/admission", "/debug/engines", "/debug/pprof/", "/debug/pprof/heap", "/nothing"}
 		for _, path := range get {
 			for key, want := range map[string]int{"": 401, aliceKey: 401, "sk-x": 401, opsKey: 200, scraperKey: 403} {
 				switch {
@@ -232,10 +232,14 @@ func TestOperators(t *testing.T) {
 				}
 			}
 		}
-		for _, path := range []string{"/healthz", "/readyz"} {
+		for _, path := range []string{"/healthz", "/readyz", "/console/"} {
 			if w := ask("GET", path, ""); w.Code != 200 {
 				t.Errorf("%s: %d", path, w.Code)
 			}
+		}
+		// The console asks whose key it was given, and what for.
+		if w := ask("GET", "/api/session", opsKey); !strings.Contains(w.Body.String(), `"operator": "ops"`) || !strings.Contains(w.Body.String(), `"role": "admin"`) {
+			t.Errorf("session: %d %s", w.Code, w.Body)
 		}
 		// Who turns a switch is written down by the name of his key.
 		w := httptest.NewRecorder()

@@ -110,6 +110,16 @@ func (o *Operators) Authorize(r *http.Request) (name string, err *wire.Error) {
 	return who.name, nil
 }
 
+// Role is what the key of an operator of that name is for; "" if there is none.
+func (o *Operators) Role(name string) string {
+	for _, who := range o.byDigest {
+		if who.name == name {
+			return who.role
+		}
+	}
+	return ""
+}
+
 // may tells whether a role is for a request. The profiler shows memory, which has
 // prompts in it, so it is not for readers.
 func may(role string, r *http.Request) bool {

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -54,8 +55,10 @@ const (
 // account of what the journal says, and could differ from it; these can be made
 // again from the file.
 type Recalls struct {
-	ring []Recall
-	next int // where the next one goes, once the ring is full
+	ring    []Recall
+	changed []uint64 // by place in the ring: the version that its record last changed in
+	version uint64
+	next    int // where the next one goes, once the ring is full
 }
 
 // Note takes an event into account. If it brought a recall to its next step, that
@@ -70,10 +73,12 @@ func (l *Recalls) Note(e *Event) (step Kind, after time.Duration) {
 		l.open(Recall{Seq: e.Recall, Pool: e.Pool, Class: e.Class, Request: e.For, Opened: e.Mono})
 		return "", 0
 	}
-	r := l.find(e.Recall)
-	if r == nil {
+	i := l.find(e.Recall)
+	if i < 0 {
 		return "", 0
 	}
+	r := &l.ring[i]
+	l.touch(i)
 	step, at := e.Kind, e.Mono
 	var to *int64
 	switch e.Kind {
@@ -134,25 +139,54 @@ func (r *Recall) reclaim(e *Event) {
 
 func (l *Recalls) open(r Recall) {
 	if len(l.ring) < MaxRecalls {
-		l.ring = append(l.ring, r)
+		l.ring, l.changed = append(l.ring, r), append(l.changed, 0)
+		l.touch(len(l.ring) - 1)
 		return
 	}
 	l.ring[l.next] = r
+	l.touch(l.next)
 	l.next = (l.next + 1) % MaxRecalls
+}
+
+// touch notes that the record at a place may have changed.
+func (l *Recalls) touch(at int) {
+	l.version++
+	l.changed[at] = l.version
 }
 
 // back is the place of the nth newest record, from 0.
 func (l *Recalls) back(n int) int { return (l.next + len(l.ring) - 1 - n) % len(l.ring) }
 
 // find looks from the newest on: what still happens belongs to a late one, and a
-// number that an earlier run of the process had is its own.
-func (l *Recalls) find(seq uint64) *Recall {
+// number that an earlier run of the process had is its own. It returns a place, -1 if there
+// is none.
+func (l *Recalls) find(seq uint64) int {
 	for n := range l.ring {
-		if r := &l.ring[l.back(n)]; r.Seq == seq {
-			return r
+		if at := l.back(n); l.ring[at].Seq == seq {
+			return at
 		}
 	}
-	return nil
+	return -1
+}
+
+// Since returns copies of the records that may have changed since a version of the list,
+// and its version now. 0 is before all. What changed first comes first.
+func (l *Recalls) Since(version uint64) ([]Recall, uint64) {
+	if version == l.version {
+		return nil, version
+	}
+	var places []int
+	for at, v := range l.changed {
+		if v > version {
+			places = append(places, at)
+		}
+	}
+	slices.SortFunc(places, func(a, b int) int { return cmp.Compare(l.changed[a], l.changed[b]) })
+	out := make([]Recall, len(places))
+	for i, at := range places {
+		out[i] = l.ring[at].clone()
+	}
+	return out, l.version
 }
 
 // Last returns copies of the newest n records, or of as many as there are,
@@ -160,8 +194,13 @@ func (l *Recalls) find(seq uint64) *Recall {
 func (l *Recalls) Last(n int) []Recall {
 	out := make([]Recall, min(max(n, 0), len(l.ring)))
 	for i := range out {
-		out[i] = l.ring[l.back(i)]
-		out[i].Reclaims = slices.Clone(out[i].Reclaims)
+		out[i] = l.ring[l.back(i)].clone()
 	}
 	return out
+}
+
+func (r *Recall) clone() Recall {
+	c := *r
+	c.Reclaims = slices.Clone(r.Reclaims)
+	return c
 }

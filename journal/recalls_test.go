@@ -111,3 +111,43 @@ func TestRecallsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// Who looks again and again is told of each record that may have changed, and of no other.
+func TestRecallsSince(t *testing.T) {
+	var l Recalls
+	if all, v := l.Since(0); len(all) != 0 || v != 0 {
+		t.Errorf("of nothing: %v, version %d", all, v)
+	}
+	for seq := range uint64(3) {
+		l.Note(&Event{Kind: RecallOpened, Recall: seq + 1, For: "r", Mono: 1})
+	}
+	seqs := func(all []Recall) (out []uint64) {
+		for _, r := range all {
+			out = append(out, r.Seq)
+		}
+		return out
+	}
+	all, v := l.Since(0)
+	if d := cmp.Diff([]uint64{1, 2, 3}, seqs(all)); d != "" {
+		t.Errorf("of all (-want +got):\n%s", d)
+	}
+	l.Note(&Event{Kind: RecallSettled, Recall: 2, Mono: 5})
+	l.Note(&Event{Kind: Ended, Recall: 1, Request: "loan", For: "r", Cause: "reclaimed", Mono: 6})
+	l.Note(&Event{Kind: RecallSettled, Recall: 9, Mono: 7}) // of which nothing is known
+	all, v2 := l.Since(v)
+	if d := cmp.Diff([]uint64{2, 1}, seqs(all)); d != "" {
+		t.Errorf("what has changed (-want +got):\n%s", d)
+	}
+	if all[0].Settled != 5 || len(all[1].Reclaims) != 1 {
+		t.Errorf("not as they are now: %+v", all)
+	}
+	if all, _ := l.Since(v2); len(all) != 0 {
+		t.Errorf("nothing has changed since, and got %v", seqs(all))
+	}
+	for seq := range uint64(MaxRecalls) {
+		l.Note(&Event{Kind: RecallOpened, Recall: seq + 10, For: "r", Mono: 8})
+	}
+	if all, _ := l.Since(v2); len(all) != MaxRecalls || all[0].Seq != 10 {
+		t.Errorf("a full ring: %d records, the first %d", len(all), all[0].Seq)
+	}
+}

@@ -10,6 +10,8 @@ type decider interface {
 	Step(now admission.Time, ev *admission.Event, fx []admission.Effect) []admission.Effect
 	Next() (admission.Time, bool)
 	Snapshot() *admission.Snapshot
+	Brief() *admission.Brief
+	Work(k admission.Class, t admission.Tenant) (w admission.Work, ok bool)
 }
 
 // mind is one decider of a pool. A pool that changes between enforcing and observing

@@ -47,6 +47,7 @@ func (a *attempt) judge(now time.Time) (missed string) {
 	}
 	steps := (a.before+a.out)/max(a.call.Request.N, 1) - 1
 	var names []string
+	held := false
 	for _, l := range []limit{
 		{"ttft", r.objective.First, first.Sub(a.call.Arrived), whose(a.call.TTFT)},
 		{"tpot", r.objective.Token, now.Sub(first) / time.Duration(max(steps, 1)), whose(a.call.TPOT)},
@@ -56,12 +57,20 @@ func (a *attempt) judge(now time.Time) (missed string) {
 		if l.most == 0 || !failed && l.name == "tpot" && (steps < 1 || r.first.IsZero()) {
 			continue
 		}
+		held = true
 		outcome := "on_time"
 		if failed || l.took > l.most {
 			outcome = "late"
 			names = append(names, l.name)
 		}
 		a.pool.cfg.Metrics.judged(a.pool.cfg.Name, a.call.Class, l.name, l.whose, outcome)
+	}
+	if held {
+		o := &a.pool.objectives[r.class]
+		o.held.Add(1)
+		if len(names) == 0 {
+			o.kept.Add(1)
+		}
 	}
 	return strings.Join(names, ",")
 }

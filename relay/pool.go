@@ -54,6 +54,8 @@ type Pool struct {
 	numbers  numbers
 	trouble  string    // what Problems said last
 	plan     *planning // nil: the engines stay as they are
+
+	objectives [admission.MaxClasses]objectives // by class; not guarded
 }
 
 // recall is what the pool remembers of a class's recall.

@@ -22,11 +22,17 @@ build() { # from a folder, for an architecture, to a file
 		go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X headgate/telemetry.Version=$version" -o "$3" ./cmd/headgate
 }
 
+[ -e console/dist/app/index.html.gz ] || {
+	echo "release: the web console is not built: make console, with npm" >&2
+	exit 1
+}
+
 # The second build is of a copy of what is committed, in another place.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git archive HEAD | tar -x -C "$copy"
 mkdir "$copy/out"
+cp -R console/dist/app "$copy/console/dist/app"
 for arch in "$@"; do
 	name=headgate-linux-$arch
 	build . "$arch" "$out/$name"

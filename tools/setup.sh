@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building and testing need besides Go and Node: a C compiler for
-# the race detector, curl, PostgreSQL, the end-to-end tests' npm packages, and the
-# checkers. Run again, it does nothing and is quick.
+# the race detector, curl, PostgreSQL, Chromium, the end-to-end tests' npm packages, and
+# the checkers. Run again, it does nothing and is quick.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,8 +40,13 @@ if ! command -v postgres >/dev/null && ! ls /usr/lib/postgresql/*/bin/postgres >
 	install postgresql || echo "setup: PostgreSQL is missing, so its tests are skipped; sudo apt-get install -y postgresql gets it" >&2
 fi
 
+# The tests of the web console look at it in a browser; likewise.
+if ! command -v chromium >/dev/null; then
+	install chromium || echo "setup: Chromium is missing, so the console's tests are skipped; sudo apt-get install -y chromium gets it" >&2
+fi
+
 # npm's folders are as good as the lock file they were made from.
-for dir in e2e/client e2e/engine; do
+for dir in e2e/client e2e/console e2e/engine; do
 	made=$dir/node_modules/.made-from
 	if ! cmp -s "$dir/package-lock.json" "$made"; then
 		npm ci --prefix "$dir" --no-audit --no-fund

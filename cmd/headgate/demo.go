@@ -67,6 +67,9 @@ const demoModel = "headgate-simulated-m1"
 func printDemo(w io.Writer, s *server, key string) {
 	base := "http://" + s.clients.Addr().String()
 	fmt.Fprintf(w, `Headgate is in front of a simulated engine: four slots, three of them interactive's.
+Watch it in a browser:
+
+  %[3]s/console/
 
 An interactive request:
 
@@ -95,15 +98,16 @@ want one:
 
   %[4]s, or demo
 
-What every slot and queue is doing:
+What every slot and queue is doing, in text:
 
   curl %[3]s/debug/admission
 
 `, base, demoModel, "http://"+s.admin.Addr().String(), key)
 }
 
-// sampleLoad keeps six batch requests in the demo and sends an interactive one
-// every few seconds, until ctx ends. It says how the interactive ones fared.
+// sampleLoad keeps six batch requests in the demo, and every few seconds sends interactive
+// ones, one to three at once, until ctx ends: one finds the unlent slot, of more the others
+// recall what is lent. It says how the interactive ones fared.
 func sampleLoad(ctx context.Context, out io.Writer, base string) {
 	for i := range 6 {
 		go func() {
@@ -115,15 +119,23 @@ func sampleLoad(ctx context.Context, out io.Writer, base string) {
 			}
 		}()
 	}
-	for pause(ctx, 4*time.Second) {
-		a, err := ask(ctx, base, "interactive", "a short question", 16)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			fmt.Fprintf(out, "interactive: %v\n", err)
-		default:
-			fmt.Fprintf(out, "interactive: %s after %s ms, first token after %d ms, done after %d ms\n",
-				a.decision, a.queued, a.first.Milliseconds(), a.total.Milliseconds())
+	for n := 0; pause(ctx, 5*time.Second); n++ {
+		answers := make(chan string)
+		for range n%3 + 1 {
+			go func() {
+				a, err := ask(ctx, base, "interactive", "a short question", 16)
+				if err != nil {
+					answers <- err.Error()
+					return
+				}
+				answers <- fmt.Sprintf("%s after %s ms, first token after %d ms, done after %d ms",
+					a.decision, a.queued, a.first.Milliseconds(), a.total.Milliseconds())
+			}()
+		}
+		for range n%3 + 1 {
+			if said := <-answers; ctx.Err() == nil {
+				fmt.Fprintln(out, "interactive:", said)
+			}
 		}
 	}
 }

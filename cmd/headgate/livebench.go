@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"headgate/config"
-	"headgate/gateway"
+	"headgate/console/now"
 	"headgate/journal"
 	"headgate/simengine/vllmapi"
 )
@@ -86,7 +86,7 @@ func startBenchGateway(ctx context.Context, name, yaml string) (*benchGateway, e
 }
 
 // recalls returns the record of the gateway's recalls, newest first.
-func (g *benchGateway) recalls(ctx context.Context) (all []gateway.RecallView, err error) {
+func (g *benchGateway) recalls(ctx context.Context) (all []now.Recall, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.admin+"/api/recalls", nil)
 	if err != nil {
 		return nil, err

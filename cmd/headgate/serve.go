@@ -117,7 +117,7 @@ was granted when nothing runs any more.`,
 	f.StringVarP(&file, "config", "c", "", "configuration file")
 	f.BoolVar(&watch, "watch", true, "take over a configuration file that has changed; SIGHUP has it read in any case")
 	f.BoolVar(&demo, "demo", false, "no file: a simulated engine, two classes, files and batches in a temporary folder, any key")
-	f.BoolVar(&load, "sample-load", false, "with --demo: keep batch work coming and send an interactive request now and then")
+	f.BoolVar(&load, "sample-load", false, "with --demo: keep batch work coming and send interactive requests now and then, which recall what is lent")
 	f.StringVar(&listen, "listen", "", "address for clients, instead of the configuration's")
 	f.StringVar(&admin, "admin", "", "address for operators, instead of the configuration's; --admin-listen is the same")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -244,6 +244,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	s.calling.Store(auth)
 	gc := gatewayConfig(cfg, auth.auth, pools)
 	gc.Log, gc.Metrics, gc.Audit, gc.TLS = s.log, reg, s.audit, speak(s.certs.clients)
+	gc.Relay = s.shared.metrics
 	gc.Tenants, gc.Journal, gc.Start = s.shared.limits, s.journal, s.shared.start
 	if cfg.Batch != nil {
 		var events *batch.Events
@@ -280,6 +281,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		gc.Spans = spans.New(takeSpans(s.present), reg)
 	}
 	s.gateway = gateway.New(gc)
+	s.background = append(s.background, s.gateway.Watch)
 	s.web = adminServer(s.gateway.Admin(reg), cfg, s.log)
 	if s.clients, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen: %w", err), s.close())

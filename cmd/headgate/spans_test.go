@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"headgate/gateway"
+	"headgate/console/now"
 	"headgate/simengine"
 	"headgate/simengine/vllmapi"
 )
@@ -87,14 +87,14 @@ pools:
 			}
 		}
 	}
-	recall := func() gateway.RecallView {
+	recall := func() now.Recall {
 		t.Helper()
-		var all []gateway.RecallView
+		var all []now.Recall
 		if err := json.Unmarshal([]byte(page(t, admin+"/api/recalls")), &all); err != nil || len(all) > 1 {
 			t.Fatalf("%v: %d recalls", err, len(all))
 		}
 		if len(all) == 0 {
-			return gateway.RecallView{}
+			return now.Recall{}
 		}
 		return all[0]
 	}
@@ -117,7 +117,7 @@ pools:
 	if status, err := ask(context.Background(), "interactive", 4); status != http.StatusOK || err != nil {
 		t.Fatalf("interactive: %d, %v", status, err)
 	}
-	var before gateway.RecallView
+	var before now.Recall
 	until("the request is over", func() bool { before = recall(); return before.Scheduled != nil })
 	if before.ScheduledUpper == nil || *before.Scheduled > *before.Dispatched {
 		t.Fatalf("before the engine has told: %+v, want an interval from the dispatch on", before)

@@ -71,6 +71,9 @@ func (p *process) Kill() {
 	<-p.exited
 }
 
+// PID is the process's id.
+func (p *process) PID() int { return p.cmd.Process.Pid }
+
 // Suspend stops the process where it is, with its connections open; Resume lets it go
 // on.
 func (p *process) Suspend() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }

@@ -1,0 +1,96 @@
+package admission
+
+import (
+	"fmt"
+	"time"
+)
+
+// Brief is the state for somebody who looks often: a Snapshot without its holds, so that
+// what it costs does not grow with them, and with what a look wants to have in words.
+//
+// Alternatives: to keep it up to date with every step would be cheaper for who looks and
+// dearer for every request, and mostly nobody looks.
+type Brief struct {
+	*Snapshot
+	// Closed is, by class, why it does not lend; "" if it does.
+	Closed []string
+	// Heads are, by class, in how long the first that waits starts, by the forecast; Never:
+	// nobody waits, or there is none.
+	Heads []Time
+}
+
+// Brief returns the state. It changes nothing and shares nothing with the core.
+func (c *Core) Brief() *Brief {
+	b := &Brief{Snapshot: c.summary()}
+	for k := range c.classes {
+		b.Closed = append(b.Closed, c.whyClosed(&c.classes[k]))
+		b.Heads = append(b.Heads, c.headStarts(&c.classes[k]))
+	}
+	return b
+}
+
+// whyClosed says why a class does not lend, by the rules of reopen.
+func (c *Core) whyClosed(cl *class) string {
+	ms := func(t Time) time.Duration { return time.Duration(t).Round(100 * time.Millisecond) }
+	switch idle := c.now - cl.idleSince; {
+	case c.pause:
+		return "an operator has paused lending"
+	case cl.open:
+		return ""
+	case cl.spec.Reopen == ReopenSettled && c.calls(cl):
+		return "what was lent before the last recall is not all back"
+	case cl.idleSince == Never && cl.queue.n > 0:
+		return "its own requests wait"
+	case cl.idleSince == Never && cl.spec.Reopen == ReopenIdle:
+		return "it is in use"
+	case cl.idleSince == Never:
+		return fmt.Sprintf("it is in use, and its demand has not fitted for %v yet", ms(cl.idleAfter()))
+	case idle < cl.idleAfter():
+		return fmt.Sprintf("it has been idle for %v of %v", ms(idle), ms(cl.idleAfter()))
+	}
+	return "a recall would cost more than the idle time that is expected is worth"
+}
+
+// headStarts is in how long a class's first waiting request starts, by the pace of its
+// queue, or until enough of what runs will have ended; Never if neither is known.
+func (c *Core) headStarts(cl *class) Time {
+	if cl.queue.head == none {
+		return Never
+	}
+	if wait := cl.pace.forecast(c.now, 0); wait > 0 {
+		return wait
+	}
+	q := &c.requests[cl.queue.head]
+	soonest := Never
+	for e := range c.engines {
+		en := &c.engines[e]
+		if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
+			continue
+		}
+		amount, _, _ := c.price(cl, en, q)
+		if at := c.roomAt(cl, en, amount); at != Never {
+			soonest = min(soonest, max(at-c.now, 0))
+		}
+	}
+	return soonest
+}
+
+// Work is what a class has done for a tenant, in weighted tokens as fairness counts them.
+type Work struct {
+	Done    int64
+	Counter int64 // of those that wait, the one with the least is served next
+	Waiting int
+}
+
+// Work returns what class k has done for tenant t; false if that never asked for it.
+func (c *Core) Work(k Class, t Tenant) (w Work, ok bool) {
+	if int(t) >= len(c.tenants) || int(k) >= len(c.classes) {
+		return w, false
+	}
+	for i := c.tenants[t]; i != none; i = c.lines[i].sibling {
+		if l := &c.lines[i]; l.class == k {
+			return Work{l.counter - l.lifted, l.counter, l.n}, true
+		}
+	}
+	return w, false
+}

@@ -1,0 +1,33 @@
+import {readdirSync, readFileSync, rmSync, writeFileSync} from 'node:fs'
+import {join} from 'node:path'
+import {gzipSync} from 'node:zlib'
+import {defineConfig} from 'vite'
+
+const out = 'dist/app'
+
+// What is embedded is compressed once, here, and never again: the binary carries it so, and
+// sends it so. Node writes no time into it, so that the same source gives the same bytes.
+const compress = {
+  name: 'headgate-compress',
+  closeBundle() {
+    for (const entry of readdirSync(out, {recursive: true, withFileTypes: true})) {
+      if (!entry.isFile() || entry.name.endsWith('.gz')) continue
+      const file = join(entry.parentPath, entry.name)
+      writeFileSync(file + '.gz', gzipSync(readFileSync(file), {level: 9}))
+      rmSync(file)
+    }
+  },
+}
+
+export default defineConfig({
+  base: './', // it may be served below another path, by a proxy
+  plugins: [compress],
+  server: {proxy: {'/api': 'http://127.0.0.1:9090'}},
+  build: {
+    outDir: out,
+    target: 'es2023',
+    assetsInlineLimit: 0, // the policy allows no data: address
+    modulePreload: {polyfill: false}, // which would be an inline script
+    reportCompressedSize: false,
+  },
+})
