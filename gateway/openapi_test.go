@@ -28,6 +28,8 @@ import (
 
 	"headgate/admission"
 	"headgate/batch"
+	"headgate/console"
+	"headgate/console/now"
 	"headgate/control/agent"
 	"headgate/relay"
 	"headgate/wire"
@@ -44,7 +46,7 @@ const (
 // shapes are what handlers answer with; the types in them come with them.
 var shapes = []any{
 	fileJSON{}, batchJSON{}, modelJSON{},
-	RecallView{}, SwitchView{}, ObserveView{}, relay.PlanView{}, BatchTenantView{}, LimitsView{}, GrantsView{}, agent.Event{},
+	now.Session{}, now.Now{}, now.Traffic{}, now.Recall{}, SwitchView{}, ObserveView{}, relay.PlanView{}, BatchTenantView{}, LimitsView{}, GrantsView{}, agent.Event{},
 	PoolView{}, relay.EngineView{},
 }
 
@@ -369,7 +371,7 @@ func literal(n ast.Node) (string, bool) {
 // constants are the strings that this package's source gives names to, and those of other
 // packages that its routes are made with.
 func constants(t *testing.T) map[string][]string {
-	all := map[string][]string{}
+	all := map[string][]string{"console.Path": {console.Path}}
 	inspect(t, ".", func(n ast.Node) {
 		switch n := n.(type) {
 		case *ast.ValueSpec:
@@ -407,6 +409,10 @@ func adminPatterns(t *testing.T) []string {
 			return []string{text}
 		case *ast.Ident:
 			return names[e.Name]
+		case *ast.SelectorExpr:
+			if p, ok := e.X.(*ast.Ident); ok {
+				return names[p.Name+"."+e.Sel.Name]
+			}
 		case *ast.BinaryExpr:
 			var all []string
 			for _, x := range values(e.X) {
