@@ -19,4 +19,10 @@ page that is opened from a folder may load no other document. */ -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}{{- end -}}
+{{- with site.GetPage "/openapi.md" -}}{{- $title := partial "title.html" . -}}{{- $address := strings.TrimPrefix "/" .RelPermalink -}}
+  {{- range $path, $item := site.Data.openapi.paths -}}{{- range $method := slice "get" "post" "delete" -}}{{- with index $item $method -}}
+    {{- $id := partial "operation.html" (dict "method" $method "path" $path) -}}
+    {{- $entries = $entries | append (slice (slice (printf "%s#%s" $address $id) $title (printf "%s %s" (upper $method) $path) .summary)) -}}
+  {{- end -}}{{- end -}}{{- end -}}
+{{- end -}}
 window.headgateSearch({{ $entries | jsonify }});
