@@ -14,7 +14,7 @@ SEED := $(if $(CI),-rapid.seed=1)
 TOGETHER := -p 4
 
 # Expanded only where they are used: listing packages takes a second.
-PACKAGES = $(shell go list ./... | grep -vE '^headgate/e2e$$')
+PACKAGES = $(shell go list ./... | grep -vE '^headgate/e2e(/|$$)')
 WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}} {{range .XTestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
 WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
