@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -157,6 +158,7 @@ type server struct {
 	admin   net.Listener
 	web     *http.Server // of the admin listener
 	reloads *reloads
+	metrics *prometheus.Registry
 	fleet   *fleet   // nil: the process has its pools to itself
 	batches *batches // nil: there are none
 	behind  bool     // a pool kept its old configuration at the last reload
@@ -187,7 +189,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	}
 	build := telemetry.ReadBuild()
 	reg := telemetry.NewRegistry(build)
-	s.reloads = newReloads(reg)
+	s.reloads, s.metrics = newReloads(reg), reg
 	s.shared = shared{start: time.Now(), metrics: relay.NewMetrics(reg)}
 	if s.export, err = buildExporter(&cfg.OTLP, reg, build.Version, s.shared.start, s.log); err != nil {
 		return nil, err
