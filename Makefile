@@ -133,7 +133,7 @@ soak: build
 soak-tests: setup
 	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=5000 | $(TESTLOG)
 	go test -count=20 -race -timeout 1h -json $(SHELLS) ./cmd/... | $(TESTLOG)
-	@tools/fuzz.sh 2m
+	@tools/fuzz.sh 10m
 
 # Static binaries, packages of them, what is in them and what is known against it: bin/release.
 release: console

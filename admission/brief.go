@@ -52,7 +52,7 @@ func (c *Core) whyClosed(cl *class) string {
 }
 
 // headStarts is in how long a class's first waiting request starts, by the pace of its
-// queue, or until enough of what runs will have ended; Never if neither is known.
+// queue, or until an engine without room for it will have some; Never if neither is known.
 func (c *Core) headStarts(cl *class) Time {
 	if cl.queue.head == none {
 		return Never
@@ -68,8 +68,9 @@ func (c *Core) headStarts(cl *class) Time {
 			continue
 		}
 		amount, _, _ := c.price(cl, en, q)
-		if at := c.roomAt(cl, en, amount); at != Never {
-			soonest = min(soonest, max(at-c.now, 0))
+		// Where there is room already it waits for something that no end of a hold brings.
+		if at := c.roomAt(cl, en, amount); at > c.now && at != Never {
+			soonest = min(soonest, at-c.now)
 		}
 	}
 	return soonest

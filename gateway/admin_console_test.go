@@ -37,16 +37,22 @@ func TestNowWithoutAnEngine(t *testing.T) {
 	})
 }
 
-// Two of alice's answers are late, one of bob's requests is refused, and a client leaves.
+// One of alice's two answers is late, a batch request of hers runs, one of bob's waits, and
+// one is refused.
 func TestTraffic(t *testing.T) {
-	s := setup{slots: 1, depth: 1, wait: time.Hour, objective: admission.Objective{First: time.Nanosecond}}
+	s := setup{slots: 1, depth: 1, wait: time.Hour, objective: admission.Objective{First: 200 * time.Millisecond}}
 	bubble(t, s, func(t *testing.T, r *rig) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go r.gateway.Watch(ctx)
 		time.Sleep(6 * time.Second)
-		for range 2 {
-			if a := r.send("POST", chat, chatBody(`,"max_tokens":3`)); a.status != 200 {
+		for i := range 2 {
+			done := r.start("POST", chat, chatBody(`,"max_tokens":3,"stream":true`))
+			call := r.engine.Accept(t)
+			time.Sleep(time.Duration(i) * 500 * time.Millisecond)
+			call.Emit(3)
+			call.Finish("stop")
+			if a := <-done; a.status != 200 {
 				t.Errorf("%d %s", a.status, a.body)
 			}
 		}
@@ -96,7 +102,7 @@ func TestLive(t *testing.T) {
 			t.Errorf("of recalls that there are none of:\n%s", said)
 		}
 		said = look(300*time.Millisecond, func() { r.start("POST", chat, chatBody(`,"max_tokens":100`)) })
-		if strings.Count(said, "event: recalls\n") != 1 || !strings.Contains(said, `"seq":1,"pool":"main","class":"interactive"`) {
+		if strings.Count(said, "event: recalls\n") != 1 || !strings.Contains(said, `"pool":"main","class":"interactive","request":"req_`) {
 			t.Errorf("of a recall that has come:\n%s", said)
 		}
 		if said = look(5*time.Second, func() {}); strings.Contains(said, "event: recalls") || strings.Count(said, "event: traffic\n") != 1 {

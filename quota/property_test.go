@@ -287,3 +287,14 @@ func BenchmarkReserve(b *testing.B) {
 		l.Settle(now, a.ID, Use{Began: true, Prompt: 100, Output: 60})
 	}
 }
+
+// A tenant that was never seen has what it would find: all of the ledger's part.
+func TestLookUnseen(t *testing.T) {
+	l := New(&Table{Others: Rules{Requests: Rate{N: 12, Window: time.Hour, Burst: 12}}}, 10)
+	for _, c := range []struct{ ppm, left int64 }{{million, 12}, {million / 2, 6}} {
+		l.Share(0, c.ppm, nil)
+		if got := l.Look(0, "stranger").Requests.Left; got != c.left {
+			t.Errorf("with %d parts of a million %d requests are left, want %d", c.ppm, got, c.left)
+		}
+	}
+}

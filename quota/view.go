@@ -20,7 +20,7 @@ type Account struct {
 // that is new.
 func (l *Ledger) Look(now Time, tenant string) Account {
 	l.tick(now)
-	a := account{tenant: tenant, rules: l.rulesOf(tenant)}
+	a := account{tenant: tenant, rules: l.rulesOf(tenant), share: l.shareOf(tenant)}
 	if i, ok := l.index[tenant]; ok {
 		a = l.accounts[i]
 	}

@@ -85,6 +85,9 @@ was granted when nothing runs any more.`,
 			override(cfg)
 			s, err := newServer(cfg, cmd.ErrOrStderr())
 			if err != nil {
+				if wayOut(err) == "" && file != "" {
+					err = hint(err, "headgate doctor -c "+file+" looks for what is wrong")
+				}
 				return err
 			}
 			log.SetFlags(0)
@@ -286,10 +289,10 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	s.background = append(s.background, s.gateway.Watch)
 	s.web = adminServer(s.gateway.Admin(reg), cfg, s.log)
 	if s.clients, err = net.Listen("tcp", cfg.Listen); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen: %w", err), s.close())
+		return nil, errors.Join(listenHint(fmt.Errorf("listen: %w", err), "listen", "--listen"), s.close())
 	}
 	if s.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
-		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), s.clients.Close(), s.close())
+		return nil, errors.Join(listenHint(fmt.Errorf("admin.listen: %w", err), "admin.listen", "--admin"), s.clients.Close(), s.close())
 	}
 	s.admin = adminListener(s.admin, s.certs)
 	return s, nil

@@ -22,8 +22,26 @@ export interface Chart {
   end(): void
 }
 
-/** chart makes a chart. unit writes a value; top is the least that its upper end may be. */
-export function chart(title: string, about: string, unit: (n: number | null) => string, bounds: {top: number, fixed?: boolean}): Chart {
+/** Bounds are of a chart's values: top is the least that its upper end may be. */
+export interface Bounds {
+  top: number
+  /** fixed: it is the end whatever the values are. */
+  fixed?: boolean
+  /** tick writes values of the axis, where unit would take too much room. */
+  tick?: (n: number) => string
+  /** logarithmic from this value on, for what differs by orders of magnitude. */
+  from?: number
+}
+
+/** decades are the powers of ten between two values. */
+function decades(_: uPlot, __: number, from: number, to: number): number[] {
+  const all: number[] = []
+  for (let i = Math.round(Math.log10(from)); i <= Math.round(Math.log10(to)); i++) all.push(10 ** i)
+  return all
+}
+
+/** chart makes a chart. unit writes a value. */
+export function chart(title: string, about: string, unit: (n: number | null) => string, bounds: Bounds): Chart {
   const canvas = h('div', {class: 'plot', 'aria-hidden': 'true'})
   const key = h('ul', {class: 'key-list', 'aria-label': `Lines of ${title}`})
   const head = h('thead'), body = h('tbody')
@@ -32,7 +50,7 @@ export function chart(title: string, about: string, unit: (n: number | null) => 
   let plot: uPlot | null = null
   let lines: Line[] = []
   let shape = ''
-  let data: uPlot.AlignedData = [[]]
+  let data: uPlot.AlignedData = [[]], raw: (number | null)[][] = []
   let labels: HTMLElement[] = []
 
   function make(): void {
@@ -41,11 +59,12 @@ export function chart(title: string, about: string, unit: (n: number | null) => 
     const axis = {stroke: muted, font, grid: {stroke: grid, width: 1}, ticks: {stroke: grid, width: 1}}
     plot = new uPlot({
       width: Math.max(canvas.clientWidth, 100), height: Math.round(220 * scale()),
-      legend: {show: false}, cursor: {y: false, points: {size: 7}}, padding: [8, 12, 0, 0],
-      scales: {x: {time: true}, y: {range: (_, __, max) => [0, bounds.fixed ? bounds.top : Math.max(max * 1.1, bounds.top)]}},
+      legend: {show: false}, cursor: {y: false, points: {size: 7}}, padding: [Math.round(12 * scale()), 12, 0, 0],
+      scales: {x: {time: true}, y: bounds.from ? {distr: 3, range: (_, __, max) => [bounds.from ?? 1, 10 ** Math.ceil(Math.log10(Math.max(max, bounds.top)))]}
+        : {range: (_, __, max) => [0, bounds.fixed ? bounds.top : Math.max(max * 1.1, bounds.top)]}},
       axes: [
-        {...axis, size: Math.round(30 * scale()), values: (_, splits) => splits.map(s => time(s * 1000))},
-        {...axis, size: Math.round(64 * scale()), values: (_, splits) => splits.map(s => unit(s))},
+        {...axis, size: Math.round(30 * scale()), space: Math.round(90 * scale()), values: (_, splits) => splits.map(s => time(s * 1000))},
+        {...axis, size: Math.round(64 * scale()), values: (_, splits) => splits.map(s => (bounds.tick ?? unit)(s)), ...(bounds.from ? {splits: decades} : {})},
       ],
       series: [{}, ...lines.map((l): uPlot.Series => ({stroke: color(l.color), width: 2, spanGaps: false, points: {show: false}, ...(l.dashed ? {dash: [6, 4]} : {})}))],
       hooks: {setCursor: [u => values(u.cursor.idx ?? null)]},
@@ -55,7 +74,7 @@ export function chart(title: string, about: string, unit: (n: number | null) => 
   /** values writes beside each line what it is at a place, or at the end. */
   function values(at: number | null): void {
     labels.forEach((e, i) => {
-      const column = data[i + 1]
+      const column = raw[i]
       const v = column?.[at ?? column.length - 1]
       text(e, v === null || v === undefined ? none : unit(v))
     })
@@ -75,7 +94,7 @@ export function chart(title: string, about: string, unit: (n: number | null) => 
       if (before === undefined || (at[before] ?? 0) - (at[i] ?? 0) >= 59) picked.push(i)
     }
     replace(body, ...picked.map(i => h('tr', null, h('th', {scope: 'row'}, time((at[i] ?? 0) * 1000)), ...lines.map((_, k) => {
-      const v = data[k + 1]?.[i]
+      const v = raw[k]?.[i]
       return h('td', {class: 'number'}, v === null || v === undefined ? none : unit(v))
     }))))
   }
@@ -86,7 +105,9 @@ export function chart(title: string, about: string, unit: (n: number | null) => 
   return {
     element,
     update(next, at, columns) {
-      data = [at, ...columns]
+      raw = columns
+      // There is no place for less than where a logarithmic scale begins.
+      data = [at, ...bounds.from ? columns.map(c => c.map(v => v === null ? null : Math.max(v, bounds.from ?? 0))) : columns]
       const now = JSON.stringify(next)
       if (now !== shape) {
         shape = now

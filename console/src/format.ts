@@ -22,7 +22,7 @@ export function short(n: number): string {
 
 function digits(n: number): string {
   const a = Math.abs(n)
-  return n.toFixed(a >= 100 || Number.isInteger(n) ? 0 : a >= 9.995 ? 1 : 2).replace(/\.?0+$/, m => m.startsWith('.') ? '' : m)
+  return String(Number(n.toFixed(a >= 100 ? 0 : a >= 9.995 ? 1 : 2)))
 }
 
 /** duration writes seconds in the unit that fits: 0.4 ms, 83 ms, 1.24 s, 3 min 20 s. null is not known. */
@@ -40,7 +40,14 @@ export function duration(seconds: number | null | undefined): string {
 export function milliseconds(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return none
   const ms = seconds * 1000
+  if (ms === 0) return '0 ms'
+  if (ms > 0 && ms < 0.05) return '< 0.1 ms'
   return `${Math.abs(ms) < 9.95 ? ms.toFixed(1) : whole.format(ms)} ms`
+}
+
+/** age writes for how many seconds something has been so. */
+export function age(seconds: number): string {
+  return seconds < 99.95 ? `${seconds.toFixed(1)} s` : duration(seconds)
 }
 
 /** share writes a part of 1 in percent. null is not known. */

@@ -77,15 +77,16 @@ function percent(part: number, of: number): string {
 
 function guest(resource: Resource): (g: Guest) => Row<{guest: Guest, size: number, from: number}> {
   return () => {
-    const label = h('span', {class: 'pill'})
-    const element = h('div', {class: 'guest'}, label)
+    const number = h('span'), word = h('span', {class: 'pill-word'})
+    const element = h('div', {class: 'guest'}, h('span', {class: 'pill'}, number, word))
     return {element, update({guest: g, size, from}) {
       attribute(element, 'data-kind', g.kind)
       style(element, '--color', g.color)
       style(element, 'right', percent(from, size))
       style(element, 'width', percent(g.amount, size))
       const what = g.kind === 'loan' ? 'on loan' : g.kind
-      text(label, `${words[resource].write(g.amount)} ${what}`)
+      text(number, words[resource].write(g.amount))
+      text(word, ` ${what}`)
       attribute(element, 'title', g.kind === 'loan' ? `${g.name}: ${words[resource].write(g.amount)} ${words[resource].unit} on loan` : `${g.kind}: ${words[resource].write(g.amount)} ${words[resource].unit}`)
     }}
   }
@@ -113,6 +114,7 @@ function compartment(resource: Resource): () => Row<{c: Compartment, total: numb
       text(floor, c.class ? `floor ${write(c.size)}` : write(c.size))
       style(own, 'width', percent(c.own, c.size))
       text(number, c.own > 0 ? write(c.own) : '')
+      attribute(number, 'data-short', c.own < 100)
       style(kept, 'width', percent(c.keeps, c.size))
       const open = c.class?.lending ?? true
       show(gate, c.class !== null)

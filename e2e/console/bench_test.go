@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,20 @@ import (
 	"headgate/admission"
 	"headgate/e2e/headgate"
 )
+
+// BenchmarkFirstPaint is how soon the page shows something, of five.
+func BenchmarkFirstPaint(b *testing.B) {
+	g := headgate.StartDemo(b).AwaitReady()
+	for b.Loop() {
+		all := look(b, "paint", g.Admin)["paint"].Figures["first_paint_ms"].([]any)
+		ms := make([]float64, len(all))
+		for i := range all {
+			ms[i] = all[i].(float64)
+		}
+		b.ReportMetric(slices.Min(ms), "least_ms")
+		b.ReportMetric(slices.Max(ms), "most_ms")
+	}
+}
 
 // BenchmarkOpenConsole has 1,000 requests in flight and an open console: what share of a core
 // the page works to redraw, and how much more the server does than without.

@@ -1,6 +1,6 @@
 import {get} from '../api'
 import {attribute, h, list, replace, show, style, text, type Row} from '../dom'
-import {count, duration, milliseconds, plural, short} from '../format'
+import {age, count, duration, milliseconds, plural, short} from '../format'
 import {subscribe} from '../live'
 import {empty, loading} from '../states'
 import type {Amount, Class, Engine, Now, Pool, Recall} from '../types'
@@ -54,7 +54,8 @@ function classCard(): Row<{c: Class, rank: number}> {
     show(why, lends && !c.lending && !!c.lending_why)
     text(why, `Closed: ${c.lending_why ?? ''}.`)
     show(recall, !!c.recall)
-    if (c.recall) text(recall, `Recall ${c.recall.seq}, open for ${duration(c.recall.since_s)}: ${plural(c.recall.loans, 'loan')} out${c.recall.served ? ', its request is admitted' : ''}.`)
+    attribute(recall, 'data-served', !!c.recall?.served)
+    if (c.recall) text(recall, `Recall ${c.recall.seq}, open for ${age(c.recall.since_s)}: ${plural(c.recall.loans, 'loan')} out${c.recall.served ? ', its request is admitted' : ''}.`)
     resources.forEach((r, i) => amounts.forEach(([, , read], k) => {
       const cell = cells[i]?.[k]
       if (cell) text(cell, words[r].write(read(c)[r]))
@@ -78,14 +79,14 @@ function engineCard(): Row<Engine> {
   const state = badge('plain')
   const aside = badge('warn')
   const kind = h('p', {class: 'hint'})
-  const running = h('dd'), waiting = h('dd'), kv = h('dd'), foreign = h('dd'), age = h('dd')
+  const running = h('dd'), waiting = h('dd'), kv = h('dd'), foreign = h('dd'), seen = h('dd')
   const bar = h('div', {class: 'bar', 'aria-hidden': 'true'}, h('div'))
   const error = h('p', {class: 'wrong'})
   const pair = (title: string, dd: HTMLElement, what: string): HTMLElement => h('div', {title: what}, h('dt', null, title), dd)
   const element = h('li', {class: 'engine'}, h('header', null, name, state, aside), kind,
     h('dl', null, pair('running', running, 'requests that it runs, as it says itself'), pair('waiting', waiting, 'requests that wait inside it'),
       pair('KV', kv, 'KV tokens in use, as it says itself'), pair('foreign', foreign, 'what it runs that was not sent from here'),
-      pair('seen', age, 'age of the last observation')), bar, error)
+      pair('seen', seen, 'age of the last observation')), bar, error)
   return {element, update(e) {
     text(name, e.name)
     attribute(state, 'class', `badge badge-${e.state === 'ready' ? 'good' : e.state === 'loading' ? 'warn' : 'bad'}`)
@@ -97,8 +98,8 @@ function engineCard(): Row<Engine> {
     text(waiting, count(e.waiting))
     text(kv, e.total.kv_tokens > 0 ? `${short(e.kv_tokens)} of ${short(e.total.kv_tokens)}` : short(e.kv_tokens))
     text(foreign, e.foreign.slots || e.foreign.kv_tokens ? `${count(e.foreign.slots)} · ${short(e.foreign.kv_tokens)}` : '0')
-    text(age, e.age_s === null ? 'never' : `${duration(Math.round(e.age_s * 10) / 10)} ago`)
-    attribute(age, 'data-old', e.age_s === null || e.age_s > 5)
+    text(seen, e.age_s === null ? 'never' : `${age(e.age_s)} ago`)
+    attribute(seen, 'data-old', e.age_s === null || e.age_s > 5)
     style(bar.firstElementChild as HTMLElement, 'width', `${e.total.kv_tokens > 0 ? Math.min(100, e.kv_tokens / e.total.kv_tokens * 100).toFixed(1) : 0}%`)
     show(error, !!e.error)
     text(error, e.error ?? '')

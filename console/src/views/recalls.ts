@@ -169,7 +169,7 @@ const view: View = {
     const spreadTitle = h('p', {class: 'hint'})
     const spreadCard = h('section', {class: 'card recall-spread', 'aria-labelledby': 'recall-spread'}, h('h2', {id: 'recall-spread'}, 'Distribution'), spreadTitle,
       h('div', {class: 'scroll', tabindex: '0', role: 'region', 'aria-labelledby': 'recall-spread'}, h('table', null, h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'event'),
-        h('th', {scope: 'col', class: 'bars-cell'}, '1 ms to 20 s, logarithmic'), ...['half within', '95 % within', 'longest'].map(t => h('th', {scope: 'col', class: 'number'}, t)))), spread)))
+        h('th', {scope: 'col', class: 'bars-cell'}, '1 ms to 20 s, log'), ...['half within', '95 % within', 'longest'].map(t => h('th', {scope: 'col', class: 'number'}, t)))), spread)))
     const layout = h('div', {class: 'recalls'}, h('div', {class: 'recall-side'}, detail, spreadCard), table)
     const wait = loading()
     const nothing = empty('No recall yet', 'A recall is opened when a class wants capacity within its floor that it has lent and that others use. Nothing was lent and wanted back since the process began.')

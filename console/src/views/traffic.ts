@@ -26,6 +26,11 @@ const reasons: Record<string, string> = {
   reclaimed: 'reclaimed, and could not go on',
 }
 
+/** seconds writes a power of ten. */
+function seconds(s: number): string {
+  return s < 1 ? `${Math.round(s * 1000)} ms` : `${s} s`
+}
+
 function word(outcome: string): string {
   return outcome.replace(/^rejected_/, 'refused: ').replaceAll('_', ' ')
 }
@@ -54,9 +59,9 @@ const view: View = {
     }})
     const choose = h('p', {class: 'choose'}, h('label', {for: 'pool'}, 'Pool'), choice)
     const charts = {
-      onTime: chart('On-time share', 'Answers that kept every limit of their objective.', n => share(n), {top: 1, fixed: true}),
-      ttft: chart('Time to first token', 'From a request’s arrival: half of them within the solid line, 95 % within the dashed one.', n => duration(n), {top: 0.05}),
-      wait: chart('Wait', 'From a request’s arrival to its admission: half of them within the solid line, 95 % within the dashed one.', n => duration(n), {top: 0.05}),
+      onTime: chart('On-time share', 'Answers that kept every limit of their objective. A class without one has no line.', n => share(n), {top: 1, fixed: true}),
+      ttft: chart('Time to first token', 'From a request’s arrival: half of them within the solid line, 95 % within the dashed one. The scale is logarithmic.', n => duration(n), {top: 1, from: 0.001, tick: seconds}),
+      wait: chart('Wait', 'From a request’s arrival to its admission: half of them within the solid line, 95 % within the dashed one. The scale is logarithmic.', n => duration(n), {top: 1, from: 0.001, tick: seconds}),
       finished: chart('Requests', 'That finished (solid) and that were refused (dashed), a second.', n => rate(n), {top: 1}),
       waste: chart('Waste by reclaim', 'Tokens that engines compute again because the class recalled what it had lent, in the window.', n => n === null ? none : short(n), {top: 100}),
     }
