@@ -23,9 +23,13 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cp "$binary" "$dir/headgate"
 gzip -9nc CHANGELOG.md >"$dir/changelog.gz"
-# Of this machine's own build, since that of another architecture does not run here.
-go build -o "$dir/here" ./cmd/headgate
-"$dir/here" completion bash >"$dir/headgate.bash"
+# A binary of another architecture does not run here; what it would print is the same.
+here=$dir/headgate
+if [ "$arch" != "$(go env GOARCH)" ]; then
+	here=$dir/here
+	go build -o "$here" ./cmd/headgate
+fi
+"$here" completion bash >"$dir/headgate.bash"
 mkdir -p "$out"
 nfpm=$(go -C tools/packages tool -n nfpm)
 export DIR=$dir ARCH=$arch DEB_VERSION=$v SOURCE_DATE_EPOCH

@@ -40,7 +40,8 @@ for arch in "$@"; do
 	tools/deb.sh "$version" "$arch" "$out/$name" "$out"
 done
 go -C tools run ./sbom "$out/headgate-linux-$1" >"$out/headgate.cdx.json"
-cp SECURITY.md LICENSE CHANGELOG.md deploy/prometheus/headgate.yaml "$out/"
+cp SECURITY.md LICENSE CHANGELOG.md "$out/"
+cp deploy/prometheus/headgate.yaml "$out/headgate-alerts.yaml"
 cp deploy/grafana/headgate.json "$out/headgate-dashboard.json"
 # The chart as helm package would have it, and always the same.
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --exclude=ci -C deploy/helm -c headgate | gzip -9n >"$out/headgate-chart.tgz"
