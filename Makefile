@@ -21,7 +21,7 @@ WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 SHELL_PACKAGES = $(shell go list $(SHELLS))
 SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway ./engine/... ./journal/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
-.PHONY: experiments experiments-live console run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release image clean
+.PHONY: experiments experiments-live console run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release deb image check-packages clean
 
 run: build
 	./bin/headgate serve --demo --sample-load
@@ -135,15 +135,28 @@ soak-tests: setup
 	go test -count=20 -race -timeout 1h -json $(SHELLS) ./cmd/... | $(TESTLOG)
 	@tools/fuzz.sh 10m
 
-# Static binaries, what is in them and what is known against it: bin/release.
+# Static binaries, packages of them, what is in them and what is known against it: bin/release.
 release: console
 	@tools/release.sh $(VERSION) $(ARCH)
 
-# Of what make release has made, for this machine's architecture.
+# For this machine's architecture.
+deb: console
+	tools/build.sh $(VERSION) $$(go env GOARCH) bin/headgate-release
+	tools/deb.sh $(VERSION) $$(go env GOARCH) bin/headgate-release bin
+
 image:
 	@for tool in podman docker; do \
-		if command -v $$tool >/dev/null; then exec $$tool build -f Containerfile --build-arg TARGETARCH=$$(go env GOARCH) -t headgate:$(VERSION) .; fi; \
+		if command -v $$tool >/dev/null; then \
+			exec $$tool build -f Containerfile --build-arg GO=$$(go env GOVERSION | tr -d go) --build-arg VERSION=$(VERSION) --build-arg TARGETARCH=$$(go env GOARCH) -t headgate:$(VERSION) .; \
+		fi; \
 	done; echo "image: neither podman nor docker is here"; exit 1
+
+# The chart, the unit, the packages, rules and dashboard, with Helm, dpkg, systemd and
+# promtool. REWRITE=1 writes what Helm makes of the chart.
+check-packages: console
+	@tools/packages.sh
+	go -C tools/packages vet ./...
+	go -C tools/packages test -count=1 ./... $(if $(REWRITE),-args -rewrite)
 
 clean:
 	rm -rf bin .cache console/dist/app console/node_modules e2e/client/node_modules e2e/console/node_modules e2e/engine/node_modules

@@ -30,12 +30,12 @@ const module = "headgate"
 var layers = [][]string{
 	{"cmd", "e2e"},
 	{"advise"},
-	{"bench", "config", "gateway", "prove"},
+	{"bench", "config", "gateway", "prove", "top"},
 	{"batch", "console"},
-	{"audit", "probe", "relay", "sim"},
+	{"audit", "doctor", "probe", "relay", "sim"},
 	{"control", "engine", "journal", "replan"},
 	{"admission", "identity", "quota", "simengine", "telemetry"},
-	{"certs", "egress", "kv", "occupancy", "stats", "trace", "wire"},
+	{"certs", "deploy", "egress", "kv", "occupancy", "stats", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They

@@ -25,6 +25,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"sync"
@@ -93,6 +94,7 @@ type loaded struct {
 	config  *tls.Config
 	sum     [sha256.Size]byte
 	expires time.Time
+	chain   []*x509.Certificate
 }
 
 // Open reads the files of a valid configuration.
@@ -111,6 +113,9 @@ func (f *Files) Server() *tls.Config { return f.server }
 
 // Expires is when the certificate in use does.
 func (f *Files) Expires() time.Time { return f.current.Load().expires }
+
+// Chain is the certificate in use, and behind it those of its file that can be read.
+func (f *Files) Chain() []*x509.Certificate { return f.current.Load().chain }
 
 // Reload reads the files again. changed tells that they are others than before and in use
 // now. With an error those from before stay in use; the same files are refused with one
@@ -169,6 +174,11 @@ func (f *Files) make(cert, key, ca []byte) (*loaded, error) {
 	l := &loaded{expires: pair.Leaf.NotAfter, config: &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{pair},
 	}}
+	for _, der := range pair.Certificate {
+		if c, err := x509.ParseCertificate(der); err == nil { // as far as anybody can use it
+			l.chain = append(l.chain, c)
+		}
+	}
 	if f.cfg.ClientAuth != AuthNone {
 		if l.config.ClientCAs, err = pool("client_ca", f.cfg.ClientCA, ca); err != nil {
 			return nil, err
@@ -201,4 +211,23 @@ func pool(what, path string, pem []byte) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("%s: %s holds no certificate in PEM", what, path)
 	}
 	return p, nil
+}
+
+// Authorities are the certificates of a file of them.
+func Authorities(path string) (all []*x509.Certificate, err error) {
+	rest, err := readFile("ca", path)
+	for err == nil {
+		var b *pem.Block
+		if b, rest = pem.Decode(rest); b == nil {
+			return all, nil
+		}
+		if b.Type != "CERTIFICATE" {
+			continue
+		}
+		var c *x509.Certificate
+		if c, err = x509.ParseCertificate(b.Bytes); err == nil {
+			all = append(all, c)
+		}
+	}
+	return nil, err
 }

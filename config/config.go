@@ -11,6 +11,8 @@ import (
 
 // Config is a whole configuration file, with the defaults filled in.
 type Config struct {
+	// Version of the form of this file; this build reads 1. A file of a newer one is refused.
+	Version int `yaml:"version"`
 	// Listen is the address that clients call, host:port. Port 0 picks a free one.
 	Listen string `yaml:"listen"`
 	// TLS is how clients speak https to the gateway: see docs/tls.md; absent: they speak http.
@@ -46,7 +48,7 @@ type Config struct {
 
 // SetDefaults listens on the loopback only: who opens the gateway to a network
 // says so.
-func (c *Config) SetDefaults() { c.Listen = "127.0.0.1:8080" }
+func (c *Config) SetDefaults() { c.Version, c.Listen = 1, "127.0.0.1:8080" }
 
 // Admin is the listener for operators.
 type Admin struct {

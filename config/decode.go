@@ -21,6 +21,7 @@ type decoder struct {
 	list
 	anchors map[string]ast.Node
 	excused []string // paths whose values could not be read
+	old     []deprecation
 	nodes   int
 	full    bool // the bound was met and reported
 }
@@ -155,6 +156,9 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 				d.excused = append(d.excused, strings.TrimSuffix(sub, name)+meant)
 			}
 			continue
+		}
+		if use := deprecated(v, name); use != "" {
+			d.old = append(d.old, deprecation{sub, at, beside(use, sub)})
 		}
 		d.value(it.Value(), f, sub)
 	}

@@ -38,6 +38,7 @@ func (c *Change) Shown(value string) string {
 // is judged by half of it. What is in no list needs a restart, so that nothing is taken
 // as done that was not.
 var restarts = map[string]bool{
+	"version":           false,
 	"listen":            true,
 	"tls":               true, // which files; what is in them is taken over when it changes
 	"admin.listen":      true,

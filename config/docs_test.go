@@ -136,7 +136,7 @@ func (w *tableWriter) row(at string, in reflect.Type, f reflect.StructField, v r
 	if text == "" {
 		w.t.Errorf("%s has no comment", name)
 	}
-	text = described(text, f.Name, at)
+	text = described(text, f, at)
 	def := "-"
 	switch x := v.Interface().(type) {
 	case time.Duration:
@@ -155,9 +155,12 @@ func (w *tableWriter) row(at string, in reflect.Type, f reflect.StructField, v r
 }
 
 // described is a setting's text, in which what can't change while the process runs
-// says so.
-func described(comment, field, setting string) string {
-	text := sentence(comment, field)
+// says so, and what takes the place of one that is to go.
+func described(comment string, field reflect.StructField, setting string) string {
+	text := sentence(comment, field.Name)
+	if use := field.Tag.Get("deprecated"); use != "" {
+		text = "Deprecated, use " + use + ". " + text
+	}
 	if needsRestart(setting) {
 		text += " A change needs a restart."
 	}

@@ -50,7 +50,7 @@ func Parse(name string, data []byte) (*Config, []Problem) {
 	c := &Config{}
 	var problems []Problem
 	if c.src, problems = fill(name, data, c); Errors(problems) > 0 {
-		return nil, problems
+		return nil, c.newer(problems)
 	}
 	return c, problems
 }
@@ -111,6 +111,7 @@ func fill(name string, data []byte, root interface{ validate(*list) }) (*source,
 	if body, ok := d.parse(data); ok {
 		setDefaults(reflect.ValueOf(root).Elem())
 		d.value(body, reflect.ValueOf(root).Elem(), "")
+		d.deprecations()
 		// A value that could not be read has its default now; it is not blamed
 		// for what that does.
 		rules := list{src: src}

@@ -44,6 +44,7 @@ type schema struct {
 	Enum        []any      `json:"enum,omitempty"`
 	Const       any        `json:"const,omitempty"`
 	Default     any        `json:"default,omitempty"`
+	Deprecated  bool       `json:"deprecated,omitempty"`
 	Pattern     string     `json:"pattern,omitempty"`
 	Minimum     *int64     `json:"minimum,omitempty"`
 	Maximum     *int64     `json:"maximum,omitempty"`
@@ -279,11 +280,12 @@ func (w schemaWriter) fields(s *schema, v, defaults reflect.Value, path string) 
 		}
 		p := inner.value(of, at, name)
 		if text := w.comments[name]; text != "" {
-			p.Description = described(text, f.Name, strings.ReplaceAll(at, "[0]", "[]"))
+			p.Description = described(text, f, strings.ReplaceAll(at, "[0]", "[]"))
 		}
 		if p.Description == "" {
 			w.t.Errorf("%s has no comment", name)
 		}
+		p.Deprecated = f.Tag.Get("deprecated") != ""
 		if zero := reflect.Zero(f.Type); defaults.Field(i).IsZero() && w.refuses(at, v.Field(i), zero) {
 			s.Required = append(s.Required, key)
 		} else {

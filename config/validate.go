@@ -29,6 +29,7 @@ const (
 
 // validate checks every value, then the rules between them.
 func (c *Config) validate(l *list) {
+	c.version(l)
 	c.listeners(l)
 	c.Limits.validate(l.below("limits"))
 	c.Log.Validate(l.below("log"))

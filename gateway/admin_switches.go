@@ -49,7 +49,16 @@ func (g *Gateway) observed(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	http.Error(w, fmt.Sprintf("no pool %.60q", r.PathValue("pool")), http.StatusNotFound)
+	http.Error(w, noPool(r.PathValue("pool"), g.live().Pools), http.StatusNotFound)
+}
+
+// noPool says that a pool is none of those that there are.
+func noPool(name string, pools []*relay.Pool) string {
+	var there []string
+	for _, p := range pools {
+		there = append(there, p.Name())
+	}
+	return fmt.Sprintf("no pool %.60q: there are %s", name, strings.Join(there, ", "))
 }
 
 const noReport = "the pool enforces, or no engine has answered yet: there is no report"
@@ -159,7 +168,7 @@ func (g *Gateway) setSwitch(w http.ResponseWriter, r *http.Request, which relay.
 	pools := g.live().Pools
 	i := slices.IndexFunc(pools, func(p *relay.Pool) bool { return p.Name() == r.PathValue("pool") })
 	if i < 0 {
-		fail(http.StatusNotFound, "no pool %.60q", r.PathValue("pool"))
+		fail(http.StatusNotFound, "%s", noPool(r.PathValue("pool"), pools))
 		return
 	}
 	next, err := readSwitch(http.MaxBytesReader(w, r.Body, maxSwitchBody), which)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes bin/release: static binaries that are the same wherever they are built, a list of
-# what is in them, what is known against that, and checksums.
+# Makes bin/release: static binaries that are the same wherever they are built, Debian
+# packages of them, a list of what is in them, what is known against that, the chart, and
+# checksums. It is the one way in which a release is made; goreleaser only publishes it.
 #
 #	tools/release.sh VERSION [ARCH...]
 #
@@ -17,16 +18,6 @@ out=$(realpath -m "${OUT:-bin/release}")
 rm -rf "$out"
 mkdir -p "$out"
 
-build() { # from a folder, for an architecture, to a file
-	env -C "$1" CGO_ENABLED=0 GOOS=linux GOARCH="$2" GOFLAGS= GOWORK=off \
-		go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X headgate/telemetry.Version=$version" -o "$3" ./cmd/headgate
-}
-
-[ -e console/dist/app/index.html.gz ] || {
-	echo "release: the web console is not built: make console, with npm" >&2
-	exit 1
-}
-
 # The second build is of a copy of what is committed, in another place.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
@@ -35,16 +26,24 @@ mkdir "$copy/out"
 cp -R console/dist/app "$copy/console/dist/app"
 for arch in "$@"; do
 	name=headgate-linux-$arch
-	build . "$arch" "$out/$name"
-	build "$copy" "$arch" "$copy/out/$name"
+	tools/build.sh "$version" "$arch" "$out/$name"
+	"$copy/tools/build.sh" "$version" "$arch" "$copy/out/$name"
 	cmp "$out/$name" "$copy/out/$name" || {
 		echo "release: $name is not the same when it is built of what is committed, elsewhere" >&2
 		exit 1
 	}
+	if readelf -lW "$out/$name" | grep -q INTERP; then
+		echo "release: $name is not static: it asks for a loader, which the image has not" >&2
+		exit 1
+	fi
 	echo "release: $out/$name, the same twice"
+	tools/deb.sh "$version" "$arch" "$out/$name" "$out"
 done
 go -C tools run ./sbom "$out/headgate-linux-$1" >"$out/headgate.cdx.json"
-cp Containerfile SECURITY.md LICENSE "$out/"
+cp SECURITY.md LICENSE CHANGELOG.md deploy/prometheus/headgate.yaml "$out/"
+cp deploy/grafana/headgate.json "$out/headgate-dashboard.json"
+# The chart as helm package would have it, and always the same.
+tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --exclude=ci -C deploy/helm -c headgate | gzip -9n >"$out/headgate-chart.tgz"
 
 # Its status is 3 where something is found, and another where it could not look. go run would
 # make 1 of either.

@@ -146,3 +146,20 @@ func (s *Sink) Close() error {
 	defer cancel()
 	return s.conn.Close(ctx)
 }
+
+// Look tells whether the database is there and takes records, and changes nothing.
+func (s *Sink) Look(ctx context.Context) error {
+	err := s.connect(ctx)
+	var may bool
+	if err == nil {
+		err = s.conn.QueryRow(ctx, `SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AND COALESCE(
+			has_table_privilege(to_regclass('headgate_audit'), 'INSERT'), has_schema_privilege(current_schema(), 'CREATE'), false)`).Scan(&may)
+	}
+	if err == nil && !may {
+		err = errors.New("the user may write no records there: grant INSERT on headgate_audit, or CREATE on the schema where there is no such table yet")
+	}
+	if err != nil {
+		return s.failed(err)
+	}
+	return nil
+}

@@ -34,7 +34,36 @@ func TestSink(t *testing.T) {
 		}
 		return audit.Line{Seq: seq, JSON: []byte(text + "}")}
 	}
+	// Looked at before there is a table, nothing is made; a reader may not write.
+	look := func(dsn, fails string) {
+		t.Helper()
+		s, err := New(dsn, "a")
+		if err == nil {
+			err = s.Look(t.Context())
+			_ = s.Close()
+		}
+		if (err == nil) != (fails == "") || err != nil && !strings.Contains(err.Error(), fails) {
+			t.Errorf("looked at: %v, want %q", err, fails)
+		}
+	}
+	look(dsn, "")
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var made bool
+	if err := conn.QueryRow(t.Context(), "SELECT to_regclass('headgate_audit') IS NOT NULL").Scan(&made); err != nil || made {
+		t.Errorf("looking has made a table: %v, %v", made, err)
+	}
+	if _, err := conn.Exec(t.Context(), "CREATE ROLE reader LOGIN"); err != nil {
+		t.Fatal(err)
+	}
+	reader := strings.Replace(dsn, "user=headgate", "user=reader", 1)
+	look(reader, "may write no records")
 	a, head := open("a")
+	look(dsn, "")
+	look(reader, "may write no records")
 	if head != (audit.Head{}) {
 		t.Errorf("%+v", head)
 	}

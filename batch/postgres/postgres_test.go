@@ -63,6 +63,31 @@ func TestStore(t *testing.T) {
 	})
 }
 
+// TestLook: what is there is told of, and nothing is made.
+func TestLook(t *testing.T) {
+	own := schema(t, need.Postgres(t))
+	look := func(dsn string, have int64, why string) {
+		t.Helper()
+		f, err := Look(background, dsn)
+		if err != nil || f.Have != have || f.Want != 1 || f.Why != why || f.ReadOnly != (why != "") || f.Now.Sub(f.Sent).Abs() > time.Minute {
+			t.Errorf("%+v, %v", f, err)
+		}
+	}
+	look(own, 0, "")
+	look(own, 0, "") // still
+	look(own+" default_transaction_read_only=on", 0, "its transactions are read-only (default_transaction_read_only)")
+	look(own+" search_path=nowhere", 0, "the tables are still to be made, and the user may make none in the schema")
+	s, err := Open(background, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	look(own, 1, "")
+	if _, err := Look(background, strings.Replace(own, "dbname=", "dbname=no", 1)); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestAway: a server that is not there is told of, by its address and without the
 // password.
 func TestAway(t *testing.T) {

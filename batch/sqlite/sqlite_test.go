@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -157,6 +159,40 @@ func TestOpen(t *testing.T) {
 	}
 	if _, err := Open(background, filepath.Join(path, "below", "it")); err == nil {
 		t.Error("a path below a file was opened")
+	}
+}
+
+// TestLook: what is there is told of, and no file is made, neither beside a database that is
+// in use nor beside one that is not.
+func TestLook(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a?b.db")
+	look := func(have int64) {
+		t.Helper()
+		before, _ := filepath.Glob(filepath.Join(dir, "*"))
+		f, err := Look(background, path)
+		after, _ := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil || f.Have != have || f.Want != 1 || !slices.Equal(before, after) {
+			t.Errorf("%+v, %v; %v, and then %v", f, err, before, after)
+		}
+	}
+	if _, err := Look(background, path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	s, err := Open(background, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look(1)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	look(1)
+	if err := os.WriteFile(path, bytes.Repeat([]byte("something else\n"), 500), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Look(background, path); err == nil || !strings.Contains(err.Error(), "is damaged, or is none") {
+		t.Errorf("%v", err)
 	}
 }
 

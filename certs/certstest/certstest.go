@@ -28,13 +28,13 @@ type Authority struct {
 func New(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t}
-	a.cert, a.key, a.PEM = a.sign("authority", nil)
+	a.cert, a.key, a.PEM = a.sign("authority", nil, nil)
 	return a
 }
 
 var serial atomic.Int64
 
-func (a *Authority) sign(name string, parent *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
+func (a *Authority) sign(name string, parent *x509.Certificate, change func(*x509.Certificate)) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -44,6 +44,9 @@ func (a *Authority) sign(name string, parent *x509.Certificate) (*x509.Certifica
 		SerialNumber: big.NewInt(serial.Add(1)), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true, IsCA: parent == nil,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if change != nil {
+		change(c)
 	}
 	by, with := parent, a.key
 	if parent == nil {
@@ -61,9 +64,12 @@ func (a *Authority) sign(name string, parent *x509.Certificate) (*x509.Certifica
 }
 
 // Pair is a certificate for a name, and its key.
-func (a *Authority) Pair(name string) (cert, key []byte) {
+func (a *Authority) Pair(name string) (cert, key []byte) { return a.Changed(name, nil) }
+
+// Changed is Pair for a certificate that is otherwise than those are.
+func (a *Authority) Changed(name string, change func(*x509.Certificate)) (cert, key []byte) {
 	a.t.Helper()
-	_, k, cert := a.sign(name, a.cert)
+	_, k, cert := a.sign(name, a.cert, change)
 	der, err := x509.MarshalPKCS8PrivateKey(k)
 	if err != nil {
 		a.t.Fatal(err)

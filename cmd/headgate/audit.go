@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -34,7 +35,7 @@ func openAudit(c *config.Audit, export *otlp.Exporter, version string, log *slog
 	case c.File != "":
 		f := audit.NewFile(audit.FileConfig{Path: c.File, RotateBytes: int64(c.RotateBytes), KeepFiles: c.KeepFiles, Sync: audit.Sync(c.Sync)}, log)
 		if _, err := f.Open(context.Background()); err != nil {
-			return nil, err
+			return nil, hint(err, cmp.Or(wayOut(err), "end the other gateway, or give each an audit.file of its own"))
 		}
 		sink = f
 	case c.OTLP:

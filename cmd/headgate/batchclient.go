@@ -61,6 +61,21 @@ func (e *apiError) Error() string {
 	return fmt.Sprintf("the server answered %d: %s", e.status, e.message)
 }
 
+// wayOut is what to do about it; "": the message says it.
+func (e *apiError) wayOut() string {
+	switch e.status {
+	case http.StatusUnauthorized:
+		return "give a key that the server knows by --api-key, or in OPENAI_API_KEY"
+	case http.StatusForbidden:
+		return "use a key that may do this"
+	case http.StatusNotFound:
+		return "see that --base-url ends with /v1; of a gateway without batch: in its configuration there is nothing there"
+	case http.StatusRequestEntityTooLarge:
+		return "split the file, or raise the server's limit (batch.max_file_bytes)"
+	}
+	return ""
+}
+
 // passes tells whether asking again may help.
 func passes(err error) (after time.Duration, ok bool) {
 	var api *apiError
@@ -112,7 +127,7 @@ func (c *batchClient) do(ctx context.Context, method, path, contentType string, 
 	} else if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil {
 		failed.after = time.Duration(s) * time.Second
 	}
-	return nil, failed
+	return nil, hint(failed, failed.wayOut())
 }
 
 // again has something done until it succeeds, or fails in a way that stays or too often

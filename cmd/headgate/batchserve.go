@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -80,7 +81,7 @@ func openBatchStore(c *config.Batch) (batch.Store, error) {
 	if c.PostgresEnv == "" {
 		s, err := sqlite.Open(context.Background(), c.Path())
 		if err != nil {
-			return nil, fmt.Errorf("batch.database: %w", err)
+			return nil, hint(fmt.Errorf("batch.database: %w", err), cmp.Or(wayOut(err), "see that it is this gateway's database and that no other process has it; several gateways share one by batch.postgres_env"))
 		}
 		return s, nil
 	}
@@ -90,7 +91,7 @@ func openBatchStore(c *config.Batch) (batch.Store, error) {
 	}
 	s, err := postgres.Open(context.Background(), dsn)
 	if err != nil {
-		return nil, fmt.Errorf("batch.postgres_env: %w", err)
+		return nil, hint(fmt.Errorf("batch.postgres_env: %w", err), "start PostgreSQL, make the database and its user, or correct the URL in variable "+c.PostgresEnv)
 	}
 	return s, nil
 }

@@ -149,10 +149,7 @@ const maxAnswer = 64 << 20
 
 func engineConfig(pool *config.Pool, c *config.Engine, log *slog.Logger) relay.Engine {
 	ec := adapterConfig(c)
-	ec.Capabilities = engine.Override{
-		Slots: int(c.Slots), KVTokens: int(c.KVTokens), BlockSize: int(c.BlockSize), MaxContext: int(c.MaxContext), Priority: c.Priority,
-		PrefixCache: c.PrefixCaching, TextCompletions: c.ContinueCompletions, FinalMessage: engine.FinalMessage(c.ContinueChats),
-	}
+	ec.Capabilities = override(c)
 	e := relay.Engine{
 		Name: c.Name, Key: engineKey(*c), ObserveEvery: c.ObserveEvery, Boundary: int64(pool.Boundary),
 		Open: func() (engine.Adapter, error) { return adapters.New(ec.Kind, ec) },
@@ -183,6 +180,14 @@ func adapterConfig(c *config.Engine) engine.Config {
 	ec.Kind, ec.URL, ec.APIKeyEnv = engine.Kind(c.Kind), c.URL, c.APIKeyEnv
 	ec.TLS, ec.AllowLinkLocal = c.TLS, c.AllowLinkLocal
 	return ec
+}
+
+// override is what the configuration says that an engine is.
+func override(c *config.Engine) engine.Override {
+	return engine.Override{
+		Slots: int(c.Slots), KVTokens: int(c.KVTokens), BlockSize: int(c.BlockSize), MaxContext: int(c.MaxContext), Priority: c.Priority,
+		PrefixCache: c.PrefixCaching, TextCompletions: c.ContinueCompletions, FinalMessage: engine.FinalMessage(c.ContinueChats),
+	}
 }
 
 // engineKey is all that an adapter is made of.

@@ -161,6 +161,9 @@ func report(w io.Writer, err error) (code int) {
 	}
 	if err != nil {
 		fmt.Fprintln(w, "headgate:", err)
+		if do := wayOut(err); do != "" {
+			fmt.Fprintln(w, "  try:", do)
+		}
 	}
 	return code
 }

@@ -107,7 +107,7 @@ func newController(cfg *config.Config, logTo io.Writer) (*controller, error) {
 		return nil, errors.Join(err, c.fleet.close())
 	}
 	if c.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
-		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), c.fleet.close())
+		return nil, errors.Join(listenHint(fmt.Errorf("admin.listen: %w", err), "admin.listen", "--admin-listen"), c.fleet.close())
 	}
 	c.admin = adminListener(c.admin, c.certs)
 	return c, nil

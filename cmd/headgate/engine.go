@@ -96,7 +96,7 @@ func runEngine(ctx context.Context, cfg vllmapi.Config, listen string, ready fun
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
-		return fmt.Errorf("engine: %w", err)
+		return listenHint(fmt.Errorf("engine: %w", err), "--listen", "port 0, which picks a free one")
 	}
 	web := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	stopped := make(chan struct{})

@@ -175,7 +175,7 @@ func keyRotateCommand() *cobra.Command {
 	var file, expires string
 	var overlap time.Duration
 	cmd := &cobra.Command{
-		Use: "rotate NAME -f FILE", Short: "Replace a key, with a time in which both are taken", Args: cobra.ExactArgs(1),
+		Use: "rotate NAME -f FILE", Short: "Replace a key, with a time in which both are taken", Args: cobra.ExactArgs(1), ValidArgsFunction: keysOf,
 		Long: `Make a new key for a name and print it once. The one that it had is taken for
 --overlap longer, in which its users change over. What the key may do stays, and so
 does when it ends unless --expires says otherwise.`,
@@ -220,7 +220,7 @@ func keyRevokeCommand() *cobra.Command {
 	var file string
 	var old bool
 	cmd := &cobra.Command{
-		Use: "revoke NAME -f FILE", Short: "Remove a key from a file", Args: cobra.ExactArgs(1),
+		Use: "revoke NAME -f FILE", Short: "Remove a key from a file", Args: cobra.ExactArgs(1), ValidArgsFunction: keysOf,
 		Long: `Remove a key from a file, or with --old only the one that it has replaced. Calls
 that it has let in run to their end. Its batches wait for the key to come back, and
 lapse: cancel them, or create a key of the same name.`,
@@ -258,7 +258,7 @@ lapse: cancel them, or create a key of the same name.`,
 func findKey(f *config.KeysFile, name string) (int, error) {
 	i := slices.IndexFunc(f.Keys, func(k identity.Key) bool { return k.Name == name })
 	if i < 0 {
-		return 0, fmt.Errorf("there is no key %.64q in the file", name)
+		return 0, hint(fmt.Errorf("there is no key %.64q in the file", name), "headgate key list shows those that there are")
 	}
 	return i, nil
 }
@@ -278,6 +278,9 @@ func changeKey(file, name string, change func(*identity.Key) error) error {
 func loadKeys(file string) (*config.KeysFile, error) {
 	f, problems, err := config.LoadKeys(file)
 	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = hint(err, "headgate key create makes the file with a first key")
+		}
 		return nil, err
 	}
 	if f == nil {

@@ -12,8 +12,33 @@ import (
 )
 
 func main() {
-	if err := root().ExecuteContext(context.Background()); err != nil {
+	if err := execute(context.Background(), root()); err != nil {
 		os.Exit(report(os.Stderr, err))
+	}
+}
+
+// execute runs what the line says. An error from before a command has begun is about the line,
+// and leads to the command's help.
+func execute(ctx context.Context, cmd *cobra.Command) error {
+	begun := false
+	noteBegin(cmd, &begun)
+	ran, err := cmd.ExecuteContextC(ctx)
+	if err != nil && !begun {
+		return usageHint(ran, err)
+	}
+	return err
+}
+
+// noteBegin has all commands say that they have begun.
+func noteBegin(cmd *cobra.Command, begun *bool) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			*begun = true
+			return run(cmd, args)
+		}
+	}
+	for _, c := range cmd.Commands() {
+		noteBegin(c, begun)
 	}
 }
 
@@ -31,12 +56,14 @@ back when the protected demand returns.`,
 		batchCommand(),
 		controllerCommand(),
 		grantsCommand(),
+		topCommand(),
 		limitsCommand(),
 		eventsCommand(),
 		controlCommand(),
 		validateCommand(),
 		configCommand(),
 		engineCommand(),
+		doctorCommand(),
 		keyCommand(),
 		auditCommand(),
 		observeCommand(),
@@ -48,8 +75,10 @@ back when the protected demand returns.`,
 		proveCommand(),
 		adviseCommand(),
 		benchCommand(),
+		manCommand(),
 		versionCommand(),
 	)
+	completions(cmd)
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,7 +90,15 @@ func readPlan(admin *adminClient, pool string, body []byte) ([]relay.PlanView, [
 			return []relay.PlanView{v}, append(raw, '\n'), err
 		}
 	}
-	return nil, nil, fmt.Errorf("no plan: pool %q does not re-plan, or there is none of that name", pool)
+	var names []string
+	for _, v := range views {
+		names = append(names, v.Pool)
+	}
+	do := "those that re-plan are " + strings.Join(names, ", ")
+	if len(names) == 0 {
+		do = "give a pool replan: see docs/replan.md"
+	}
+	return nil, nil, hint(fmt.Errorf("no plan: pool %q does not re-plan, or there is none of that name", pool), do)
 }
 
 func printPlan(w io.Writer, v *relay.PlanView) {

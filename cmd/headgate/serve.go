@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -85,6 +86,9 @@ was granted when nothing runs any more.`,
 			override(cfg)
 			s, err := newServer(cfg, cmd.ErrOrStderr())
 			if err != nil {
+				if wayOut(err) == "" && file != "" {
+					err = hint(err, "headgate doctor -c "+file+" looks for what is wrong")
+				}
 				return err
 			}
 			log.SetFlags(0)
@@ -144,25 +148,27 @@ func (l libraryLog) Write(b []byte) (int, error) {
 
 // server is a gateway with everything it runs on.
 type server struct {
-	load loader // of the file; nil: there is none
-	look look   // at what is watched; nil: nothing is
+	load    loader // of the file; nil: there is none
+	look    look   // at what is watched; nil: nothing is
+	log     *slog.Logger
+	level   slog.LevelVar
+	shared  shared
+	journal *journal.Writer // nil: none
+	audit   *audit.Writer   // nil: none
+	certs   *certificates
+	gateway *gateway.Gateway
+	clients net.Listener
+	admin   net.Listener
+	web     *http.Server // of the admin listener
+	reloads *reloads
+	metrics *prometheus.Registry
+	fleet   *fleet   // nil: the process has its pools to itself
+	batches *batches // nil: there are none
+	behind  bool     // a pool kept its old configuration at the last reload
+
 	// override puts what the command line says into a configuration, of the paths said; nil: nothing.
 	override func(*config.Config)
 	said     map[string]bool
-	log      *slog.Logger
-	level    slog.LevelVar
-	shared   shared
-	journal  *journal.Writer // nil: none
-	audit    *audit.Writer   // nil: none
-	certs    *certificates
-	gateway  *gateway.Gateway
-	clients  net.Listener
-	admin    net.Listener
-	web      *http.Server // of the admin listener
-	reloads  *reloads
-	fleet    *fleet   // nil: the process has its pools to itself
-	batches  *batches // nil: there are none
-	behind   bool     // a pool kept its old configuration at the last reload
 
 	config  atomic.Pointer[config.Config] // in force
 	pools   atomic.Pointer[[]*relay.Pool]
@@ -190,7 +196,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	}
 	build := telemetry.ReadBuild()
 	reg := telemetry.NewRegistry(build)
-	s.reloads = newReloads(reg)
+	s.reloads, s.metrics = newReloads(reg), reg
 	s.shared = shared{start: time.Now(), metrics: relay.NewMetrics(reg)}
 	if s.export, err = buildExporter(&cfg.OTLP, reg, build.Version, s.shared.start, s.log); err != nil {
 		return nil, err
@@ -291,10 +297,10 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	s.background = append(s.background, s.gateway.Watch)
 	s.web = adminServer(s.gateway.Admin(reg), cfg, s.log)
 	if s.clients, err = net.Listen("tcp", cfg.Listen); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen: %w", err), s.close())
+		return nil, errors.Join(listenHint(fmt.Errorf("listen: %w", err), "listen", "--listen"), s.close())
 	}
 	if s.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
-		return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), s.clients.Close(), s.close())
+		return nil, errors.Join(listenHint(fmt.Errorf("admin.listen: %w", err), "admin.listen", "--admin"), s.clients.Close(), s.close())
 	}
 	s.admin = adminListener(s.admin, s.certs)
 	return s, nil

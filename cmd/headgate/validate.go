@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -43,6 +45,9 @@ asked; what they have to say themselves is checked when they are found.`,
 func loadConfig(cmd *cobra.Command, file string) (*config.Config, error) {
 	cfg, problems, err := config.Load(file)
 	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = hint(err, "name a file that is there; headgate serve --demo needs none, and docs/configuration.md begins with one to copy")
+		}
 		return nil, err
 	}
 	for _, p := range problems {

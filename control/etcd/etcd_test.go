@@ -151,6 +151,16 @@ func TestLoginIsForgotten(t *testing.T) {
 
 func TestNoWayIn(t *testing.T) {
 	c, secure := locked(t)
+	s := open(t, append(c.Endpoints(), "https://127.0.0.1:1"), fleet(), secure)
+	members := s.Health(t.Context())
+	for i, m := range members[:len(members)-1] {
+		if m.Err != nil || !m.Leads || m.Version == "" || m.Size == 0 || len(m.Alarms) > 0 || m.Date.Sub(m.Sent).Abs() > time.Minute {
+			t.Errorf("member %d: %+v", i, m)
+		}
+	}
+	if m := members[len(members)-1]; m.Err == nil || m.Leads {
+		t.Errorf("nobody: %+v", m)
+	}
 	for _, w := range []struct {
 		name string
 		set  func(*etcd.Config)
@@ -168,6 +178,9 @@ func TestNoWayIn(t *testing.T) {
 			}
 			if errors.Is(err, store.ErrFenced) {
 				t.Errorf("state: %v is no fence", err)
+			}
+			if refused := w.name != "no certificate"; etcd.Refused(err) != refused {
+				t.Errorf("state: %v: refused %t, want %t", err, !refused, refused)
 			}
 		})
 	}

@@ -277,6 +277,7 @@ func (c *Client) refusal(res *http.Response) error {
 // Reply is a small document.
 type Reply struct {
 	Status int
+	Header http.Header
 	Body   []byte
 }
 
@@ -313,7 +314,7 @@ func (c *Client) fetch(ctx context.Context, method, path string, doc []byte, lim
 		case err == nil && len(body) > limit:
 			err = fmt.Errorf("answer longer than the limit of %d bytes", limit)
 		case err == nil:
-			return Reply{Status: res.StatusCode, Body: body}, nil
+			return Reply{Status: res.StatusCode, Header: res.Header, Body: body}, nil
 		}
 	}
 	if cause := context.Cause(ctx); cause != nil {

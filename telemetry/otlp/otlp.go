@@ -281,6 +281,31 @@ func (x *Exporter) post(ctx context.Context, s *signal, body []byte) (rejected i
 	return 0, 0, fmt.Errorf("%s answers %s", s.path, resp.Status)
 }
 
+// Try sends each signal's export once with nothing in it, and returns what went wrong, by
+// signal. Nothing is counted, and nothing is stored by a collector.
+func (x *Exporter) Try(ctx context.Context) map[string]error {
+	defer x.client.CloseIdleConnections()
+	failed := map[string]error{}
+	for _, s := range []*signal{&x.traces, &x.metrics, &x.logs} {
+		if s.name == "" {
+			continue // it is not exported
+		}
+		body, err := pack(&resourcepb.Resource{}) // of no fields, as an export without items is
+		if err == nil {
+			_, _, err = x.post(ctx, s, body)
+		}
+		if err != nil {
+			failed[s.name] = err
+		}
+	}
+	return failed
+}
+
+// Refusal tells whether an error of Try is a collector's answer, and not that there is none.
+func Refusal(err error) bool {
+	return !errors.As(err, new(*url.Error))
+}
+
 // ParseHeaders reads name=value, several with commas between them, values
 // percent-encoded, as OpenTelemetry's own variables have it. An error does not
 // repeat what may be a key.

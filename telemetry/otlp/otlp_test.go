@@ -266,6 +266,24 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestTry: each signal that is exported is asked for once, with nothing in it.
+func TestTry(t *testing.T) {
+	col := newCollector(t, nil)
+	r := newRig(col.URL, func(c *Config) { c.Metrics = false })
+	if failed := r.Try(t.Context()); len(failed) > 0 || len(col.of("/v1/traces")) != 1 || len(col.of("/v1/metrics")) != 0 {
+		t.Errorf("%v", failed)
+	}
+	col = newCollector(t, func(_ int, w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) })
+	r = newRig(col.URL, nil)
+	if failed := r.Try(t.Context()); failed["traces"] == nil || !Refusal(failed["traces"]) {
+		t.Errorf("%v", failed)
+	}
+	col.Close()
+	if failed := r.Try(t.Context()); failed["traces"] == nil || Refusal(failed["traces"]) {
+		t.Errorf("%v", failed)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "c_total", Help: "C."}, []string{"l"})
