@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"headgate/engine"
 )
 
 // TestRun: checks that end, that heed their context, and that do neither are all told of
@@ -146,5 +148,25 @@ func TestRunning(t *testing.T) {
 	}
 	if n := <-files; n != 100 || len(got) != 7 {
 		t.Errorf("%d files, %d findings", n, len(got))
+	}
+}
+
+// TestJudge: a llama-server's KV is between a slot's context and all of theirs, since it does
+// not say whether they share it; other kinds' is what they say.
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		kind       engine.Kind
+		configured int
+		want       string
+	}{
+		{engine.LlamaCpp, 1024, ""}, {engine.LlamaCpp, 2048, ""}, {engine.LlamaCpp, 2049, "engine_kv_more"}, {engine.LlamaCpp, 512, "engine_kv_fewer"},
+		{engine.VLLM, 1024, ""}, {engine.VLLM, 2048, "engine_kv_more"}, {engine.VLLM, 512, "engine_kv_fewer"}, {engine.VLLM, 0, ""},
+	} {
+		e := Engine{Config: engine.Config{Kind: c.kind}, Said: engine.Override{KVTokens: c.configured}}
+		got := ""
+		e.judge(&engine.Capabilities{Slots: 2, KVTokens: 1024, MaxContext: 1024}, nil, func(k *Kind, _, _ string) { got += k.ID })
+		if got != c.want {
+			t.Errorf("%s, %d: %q, want %q", c.kind, c.configured, got, c.want)
+		}
 	}
 }

@@ -276,6 +276,11 @@ func (e *Engine) judge(said *engine.Capabilities, ordered *bool, bad func(k *Kin
 		{"block_size", e.Said.BlockSize, said.BlockSize, EngineBlock, EngineBlock, ""},
 	} {
 		k, why := n.more, "or start the engine with more"
+		if n.key == "kv_tokens" && e.Config.Kind == engine.LlamaCpp && n.configured > n.said && n.configured <= said.Slots*said.MaxContext {
+			// It tells a slot's context, which is all of a pool that slots share, or the slot's
+			// part of one that is divided: which it is, a probe finds.
+			continue
+		}
 		switch {
 		case n.configured == 0 || n.said == 0 || n.configured == n.said:
 			continue

@@ -408,7 +408,7 @@ func TestDoctor(t *testing.T) {
 			}
 			w.t.Cleanup(func() { _ = l.Close() })
 			w.change("COLLECTOR", "http://"+l.Addr().String())
-			w.args = []string{"--timeout", "1s"}
+			w.args = []string{"--timeout", "5s"}
 		}, "collector_away"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -148,27 +148,26 @@ func (l libraryLog) Write(b []byte) (int, error) {
 
 // server is a gateway with everything it runs on.
 type server struct {
-	load    loader // of the file; nil: there is none
-	look    look   // at what is watched; nil: nothing is
-	log     *slog.Logger
-	level   slog.LevelVar
-	shared  shared
-	journal *journal.Writer // nil: none
-	audit   *audit.Writer   // nil: none
-	certs   *certificates
-	gateway *gateway.Gateway
-	clients net.Listener
-	admin   net.Listener
-	web     *http.Server // of the admin listener
-	reloads *reloads
-	metrics *prometheus.Registry
-	fleet   *fleet   // nil: the process has its pools to itself
-	batches *batches // nil: there are none
-	behind  bool     // a pool kept its old configuration at the last reload
-
+	load loader // of the file; nil: there is none
+	look look   // at what is watched; nil: nothing is
 	// override puts what the command line says into a configuration, of the paths said; nil: nothing.
 	override func(*config.Config)
 	said     map[string]bool
+	log      *slog.Logger
+	level    slog.LevelVar
+	shared   shared
+	journal  *journal.Writer // nil: none
+	audit    *audit.Writer   // nil: none
+	certs    *certificates
+	gateway  *gateway.Gateway
+	clients  net.Listener
+	admin    net.Listener
+	web      *http.Server // of the admin listener
+	reloads  *reloads
+	metrics  *prometheus.Registry
+	fleet    *fleet   // nil: the process has its pools to itself
+	batches  *batches // nil: there are none
+	behind   bool     // a pool kept its old configuration at the last reload
 
 	config  atomic.Pointer[config.Config] // in force
 	pools   atomic.Pointer[[]*relay.Pool]
