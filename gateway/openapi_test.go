@@ -48,6 +48,7 @@ var shapes = []any{
 	fileJSON{}, batchJSON{}, modelJSON{},
 	now.Session{}, now.Now{}, now.Traffic{}, now.Recall{}, SwitchView{}, ObserveView{}, relay.PlanView{}, BatchTenantView{}, LimitsView{}, GrantsView{}, agent.Event{},
 	PoolView{}, relay.EngineView{},
+	JobsView{}, JobView{}, SettingsView{}, CheckView{}, ReportsView{}, WhatIfOffer{}, WhatIf{}, WhatIfView{},
 }
 
 // document is docs/openapi.yaml as far as tests look into it.
@@ -171,7 +172,7 @@ func TestOpenAPIValid(t *testing.T) {
 	// What handlers have answered in other tests fits.
 	for golden, path := range map[string]string{
 		"now": "~1api~1now", "now_without_engine": "~1api~1now", "traffic": "~1api~1traffic",
-		"recalls": "~1api~1recalls", "admission": "~1debug~1admission", "engines": "~1debug~1engines",
+		"recalls": "~1api~1recalls", "admission": "~1debug~1admission", "engines": "~1debug~1engines", "jobs": "~1api~1batches~1jobs",
 	} {
 		c := jsonschema.NewCompiler()
 		if err := c.AddResource("doc.json", whole); err != nil {
