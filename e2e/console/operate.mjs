@@ -2,7 +2,7 @@
 // is wrong: a line of JSON for each check, {"check", "wrong": [...]}.
 //
 //	node operate.mjs CHROMIUM CONSOLE OPERATE-KEY READ-KEY PICTURES
-import {mkdirSync} from 'node:fs'
+import {mkdirSync, readFileSync} from 'node:fs'
 import {join} from 'node:path'
 import {faults, launch, open, sideways} from './browser.mjs'
 
@@ -73,6 +73,28 @@ const checks = {
     await page.getByLabel('Why').fill('a test')
     await page.keyboard.press('Enter')
     wrong.push(...await until(page, 'the batch is cancelled', () => /cancell(ing|ed)/.test(document.querySelector('table .badge').innerText)))
+    await close()
+    return wrong
+  },
+
+  /** What a fleet of two said, in the place of a process that has its pools to itself. */
+  async fleet(browser) {
+    const {page, wrong, close} = await signedIn(browser, readKey)
+    await page.route('**/api/session', async r => {
+      const response = await r.fetch()
+      const session = await response.json()
+      await r.fulfill({response, json: {...session, replica: 'a', parts: [...session.parts, 'fleet']}})
+    })
+    for (const [path, file] of [['grants', 'grants.json'], ['events?n=50', 'events.json']]) {
+      await page.route(`${base}/api/${path}`, r => r.fulfill({contentType: 'application/json', body: readFileSync(new URL(`testdata/${file}`, import.meta.url))}))
+    }
+    await page.goto(`${base}/console/#/fleet`)
+    await page.getByRole('heading', {name: 'Pool demo, revision 12'}).waitFor({timeout: patience})
+    const all = await page.locator('main').innerText()
+    for (const word of ['a (this one)', 'leader', 'its grant', '6 slots, 5,120 KV', '3 slots, 2,187 KV', 'committed', 'joined']) if (!all.includes(word)) wrong.push(`the fleet does not say ${word}: ${all}`)
+    for (const word of ['NaN', 'undefined', 'null']) if (all.includes(word)) wrong.push(`the fleet says ${word}`)
+    wrong.push(...(await faults(page)).map(f => `fleet: ${f}`))
+    await page.screenshot({path: join(pictures, 'fleet-of-two.png'), fullPage: true})
     await close()
     return wrong
   },

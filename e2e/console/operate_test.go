@@ -78,7 +78,7 @@ pools:
 		}
 		all[r.Check] = r
 	}
-	for _, check := range []string{"batch", "config", "lab", "actions", "reader", "accessible"} {
+	for _, check := range []string{"batch", "fleet", "config", "lab", "actions", "reader", "accessible"} {
 		report(t, all, check)
 	}
 }

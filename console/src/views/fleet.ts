@@ -1,11 +1,9 @@
 import {get} from '../api'
-import {count, duration, none, time} from '../format'
+import {count, duration, none, plural, time} from '../format'
 import {h, head, missing, poll, replace, scroll, section} from '../operate'
 import {empty, failed, loading} from '../states'
+import type {Amount} from '../types'
 import type {View} from '../view'
-
-/** Pair is slots and KV tokens. */
-type Pair = [number, number]
 
 interface Grants {
   fleet: string
@@ -31,14 +29,14 @@ interface Held {
 interface Pool {
   revision: number
   fingerprint?: string
-  accounts: {engine?: string, class?: string, total: Pair, foreign: Pair, free: Pair}[] | null
+  accounts: {engine?: string, class?: string, total: Amount, foreign: Amount, free: Amount}[] | null
   replicas: {
     replica: string
     live: boolean
     fingerprint?: string
     revision: number
     acknowledged: number
-    accounts: {granted: Pair, bound: Pair, used: Pair, survival: Pair}[] | null
+    accounts: {granted: Amount, bound: Amount, used: Amount, survival: Amount}[] | null
     residual_ns?: number
   }[] | null
 }
@@ -50,7 +48,7 @@ interface Handoff {
   class?: string
   from: string[] | null
   why?: string
-  want: Pair
+  want: Amount
   stage: string
   since_ns: number
   epoch: number
@@ -102,12 +100,12 @@ function scrolled(out: HTMLElement): () => void {
   }
 }
 
-function pair(p: Pair): string {
-  return `${count(p[0])} slots, ${count(p[1])} KV`
+function pair(p: Amount): string {
+  return `${plural(p.slots, 'slot')}, ${count(p.kv_tokens)} KV`
 }
 
-function orNone(p: Pair): string {
-  return p[0] === 0 && p[1] === 0 ? none : pair(p)
+function orNone(p: Amount): string {
+  return p.slots === 0 && p.kv_tokens === 0 ? none : pair(p)
 }
 
 function summary(g: Grants): HTMLElement {
@@ -148,15 +146,20 @@ function pools(g: Grants): HTMLElement[] {
   })
 }
 
+/** ofHandoff tells a handoff's stages from what became of a replica: joined, left, expired. */
+function ofHandoff(e: Handoff): boolean {
+  return ['prepared', 'applied', 'drained', 'committed', 'dropped'].includes(e.stage)
+}
+
 function stages(all: Handoff[] | null, g: Grants): HTMLElement {
   if (!all || all.length === 0) {
     return section('Handoffs', h('p', {class: 'hint'}, !all ? 'They can’t be read now.' : g.members.length === 1 ? 'None: there is one replica only.' : 'None yet. One comes when protected demand at a replica wants what another was granted.'))
   }
-  return section('Handoffs', h('p', {class: 'hint'}, 'Newest first: prepared (a lower grant is written), applied (it is in force, and drained), committed (the other’s raise is written).'),
+  return section('Handoffs', h('p', {class: 'hint'}, 'Newest first: prepared (the lower grants are written), applied (the last of those who give has acknowledged), drained (what they used above it is out), committed (the raise is written), or dropped (nobody wants it any more).'),
     scroll('Handoffs', h('table', null, head('Time', 'Pool', 'Handoff', 'Stage', 'After#', 'To', 'Class', 'From', 'Wants'),
-      h('tbody', null, ...all.map(e => h('tr', null, h('td', {class: 'mono'}, time(e.time)), h('td', null, e.pool), h('td', {class: 'mono'}, e.handoff ? `${e.epoch}.${e.handoff}` : none),
-        h('td', null, e.stage), h('td', {class: 'number'}, e.handoff ? duration(e.since_ns / 1e9) : none), h('td', null, e.to), h('td', null, e.class || none),
-        h('td', null, (e.from ?? []).join(', ') || none), h('td', null, e.handoff ? orNone(e.want) : e.why || none)))))))
+      h('tbody', null, ...all.map(e => h('tr', null, h('td', {class: 'mono'}, time(e.time)), h('td', null, e.pool), h('td', {class: 'mono'}, ofHandoff(e) ? `${e.epoch}.${e.handoff}` : none),
+        h('td', null, e.stage), h('td', {class: 'number'}, ofHandoff(e) ? duration(e.since_ns / 1e9) : none), h('td', null, e.to), h('td', null, e.class || none),
+        h('td', null, (e.from ?? []).join(', ') || none), h('td', null, ofHandoff(e) ? orNone(e.want) : e.why || none)))))))
 }
 
 export default view
