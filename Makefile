@@ -14,14 +14,14 @@ SEED := $(if $(CI),-rapid.seed=1)
 TOGETHER := -p 4
 
 # Expanded only where they are used: listing packages takes a second.
-PACKAGES = $(shell go list ./... | grep -vE '^headgate/e2e$$')
+PACKAGES = $(shell go list ./... | grep -vE '^headgate/e2e(/|$$)')
 WITH_RAPID = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}} {{range .XTestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
 WITHOUT_RAPID = $(filter-out $(WITH_RAPID),$(PACKAGES))
 # The shells: where goroutines are. The pure core is tested with more cases instead.
 SHELL_PACKAGES = $(shell go list $(SHELLS))
 SHELLS = ./audit ./batch ./batch/files ./certs ./relay/... ./gateway ./engine/... ./journal/... ./simengine/vllmapi/... ./control/agent/... ./control/store/...
 
-.PHONY: experiments experiments-live console run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release deb image check-packages clean
+.PHONY: docs docs-serve docs-check experiments experiments-live console run fleet-demo build setup test unit race e2e e2e-engine fuzz lint bench bars bench-live bench-overhead bench-scale bench-peers fleet-sim fleet-sim-mutants soak soak-tests release deb image check-packages clean
 
 run: build
 	./bin/headgate serve --demo --sample-load
@@ -70,6 +70,7 @@ fuzz:
 lint: setup
 	go vet ./...
 	go vet -tags live ./cmd/headgate
+	go vet -tags docs .
 	./bin/staticcheck ./...
 	go -C tools vet ./testlog ./bars ./recompute ./sbom
 	@unformatted=$$(find . -name node_modules -prune -o -name '*.go' -print | xargs gofmt -l); \
@@ -134,6 +135,24 @@ soak-tests: setup
 	go test -count=1 -timeout 1h -json $(WITH_RAPID) -args -rapid.checks=5000 | $(TESTLOG)
 	go test -count=20 -race -timeout 1h -json $(SHELLS) ./cmd/... | $(TESTLOG)
 	@tools/fuzz.sh 10m
+
+# The pages of docs as a site, with Hugo. REPOSITORY is where links to files that are no pages
+# lead, such as https://git.example/headgate/blob/main; without it they are shown as names.
+DOCS ?= bin/docs
+REPOSITORY ?=
+HUGO = HUGO_PARAMS_REPOSITORY='$(REPOSITORY)' hugo --source site
+
+docs:
+	@tools/docs.sh
+	$(HUGO) --destination $(abspath $(DOCS)) --cleanDestinationDir --quiet
+
+docs-serve:
+	@tools/docs.sh
+	$(HUGO) server --bind 127.0.0.1
+
+# Every link, anchor and entry of the search in what docs builds.
+docs-check: docs
+	HEADGATE_DOCS=$(abspath $(DOCS)) go test -count=1 -tags docs -run '^TestSite' .
 
 # Static binaries, packages of them, what is in them and what is known against it: bin/release.
 release: console

@@ -461,6 +461,52 @@ func (s *Service) Batches(ctx context.Context, p *identity.Principal, q PageQuer
 	return batches, more, nil
 }
 
+// Summary is a batch as an operator sees it, with the sizes of its files in bytes, 0 where
+// there is none.
+type Summary struct {
+	*Batch
+	OutputBytes, ErrorBytes int64
+}
+
+// Summaries lists batches of all tenants, or only those that have not ended. What is in them and
+// in their files is their tenants'.
+func (s *Service) Summaries(ctx context.Context, q PageQuery, open bool) (all []Summary, more bool, failed *wire.Error) {
+	page, failed := q.page(pageBatches, MaxBatches)
+	if failed != nil {
+		return nil, false, failed
+	}
+	page.Open = open
+	batches, more, err := s.cfg.Store.AllBatches(ctx, page)
+	if errors.Is(err, ErrNotFound) {
+		failed := wire.BatchNotFound(q.After)
+		failed.Param = "after"
+		return nil, false, failed
+	}
+	for _, b := range batches {
+		j := Summary{Batch: b}
+		for _, f := range []struct {
+			id string
+			to *int64
+		}{{b.Output, &j.OutputBytes}, {b.Error, &j.ErrorBytes}} {
+			if f.id == "" || err != nil {
+				continue
+			}
+			file, gone := s.cfg.Store.File(ctx, b.Tenant, f.id)
+			switch {
+			case gone == nil:
+				*f.to = file.Bytes
+			case !errors.Is(gone, ErrNotFound): // else it has expired, or was deleted
+				err = gone
+			}
+		}
+		all = append(all, j)
+	}
+	if err != nil {
+		return nil, false, s.failed(ctx, "list batches", err)
+	}
+	return all, more, nil
+}
+
 // Cancel begins to end a batch. One that is being cancelled already is returned as it is.
 func (s *Service) Cancel(ctx context.Context, p *identity.Principal, id string) (*Batch, *wire.Error) {
 	b, err := s.cfg.Store.Cancel(ctx, p.Tenant, id, time.Now())

@@ -548,3 +548,37 @@ func TestResults(t *testing.T) {
 		}
 	}
 }
+
+// Operators see the sizes of files that there still are.
+func TestSummaries(t *testing.T) {
+	s := newServed(t, batchtest.NewMemory())
+	f := s.file(alice)
+	b, failed := s.Create(t.Context(), alice, &batch.NewBatch{Input: f.ID, Endpoint: "/v1/completions", Window: "24h"})
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	ctx, now := t.Context(), time.Now()
+	_, err := s.store.AddItems(ctx, b.ID, []batch.Item{{Batch: b.ID, Line: 1, CustomID: "a"}, {Batch: b.ID, Line: 2, CustomID: "b"}})
+	err = errors.Join(err, s.store.Start(ctx, b.ID, now))
+	claims, failure := s.store.Claim(ctx, b.ID, "w", 2, 0, now, now.Add(time.Minute))
+	if err = errors.Join(err, failure); err != nil || len(claims) != 2 {
+		t.Fatal(err, claims)
+	}
+	var done []batch.Outcome
+	for i, c := range claims {
+		done = append(done, batch.Outcome{Batch: b.ID, Line: c.Line, Fence: c.Fence, Failed: i == 1, Result: []byte(`{}`)})
+	}
+	_, err = s.store.Save(ctx, nil, nil, done, now)
+	output := &batch.File{ID: "file-o", Tenant: alice.Tenant, Purpose: batch.PurposeOutput, Bytes: 70}
+	problems := &batch.File{ID: "file-e", Tenant: alice.Tenant, Purpose: batch.PurposeOutput, Bytes: 7}
+	if err = errors.Join(err, s.store.Finalize(ctx, b.ID, now), s.store.Finish(ctx, b.ID, output, problems, now), s.store.DeleteFile(ctx, alice.Tenant, "file-e")); err != nil {
+		t.Fatal(err)
+	}
+	jobs, more, failed := s.Summaries(ctx, batch.PageQuery{}, false)
+	if failed != nil || more || len(jobs) != 1 || jobs[0].ID != b.ID || jobs[0].OutputBytes != 70 || jobs[0].ErrorBytes != 0 || jobs[0].Counts.Failed != 1 {
+		t.Errorf("%v %+v", failed, jobs)
+	}
+	if jobs, _, failed := s.Summaries(ctx, batch.PageQuery{}, true); failed != nil || len(jobs) != 0 {
+		t.Errorf("of those that have not ended: %v %+v", failed, jobs)
+	}
+}

@@ -12,6 +12,7 @@ type Page struct {
 	Limit   int    // at least 1
 	Oldest  bool   // oldest first
 	Purpose string // of files, "": any
+	Open    bool   // of batches of all tenants, only those that have not ended
 }
 
 // Waiting is what a batch has to be run, for the Scheduler.
@@ -52,6 +53,8 @@ type Store interface {
 	CreateBatch(ctx context.Context, b *Batch, most Holdings) error
 	Batch(ctx context.Context, tenant, id string) (*Batch, error)
 	Batches(ctx context.Context, tenant string, p Page) (batches []*Batch, more bool, err error)
+	// AllBatches lists batches of all tenants, for operators. They come without Metadata.
+	AllBatches(ctx context.Context, p Page) (batches []*Batch, more bool, err error)
 	// Unfinished lists batches of all tenants that have not ended, oldest first: what a
 	// process that starts has to go on with. They come without Metadata.
 	Unfinished(ctx context.Context) ([]*Batch, error)

@@ -36,6 +36,9 @@ type Config struct {
 	// Audit says where decisions are written down, one record a request and one for each thing that an operator does: see docs/audit.md; absent: nowhere.
 	Audit *Audit `yaml:"audit,omitempty"`
 
+	// Console is what the web console shows beside what the process knows itself: see docs/console.md.
+	Console Console `yaml:"console,omitempty"`
+
 	// Pools are the engines behind the gateway and how they are shared.
 	Pools []Pool `yaml:"pools"`
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"headgate/identity"
 )
 
 // Change is one value that is not the same in two configurations.
@@ -14,8 +16,18 @@ type Change struct {
 	// such as pools[main].classes[batch].queue.depth: what stands before one of them
 	// in a file does not change what it is.
 	Path     string
+	At       string // its place in the new file, as problems have it
 	Old, New string // as files say them; "" is absent
+	Secret   bool   // neither is to be shown
 	Restart  bool   // a running process can't take it over
+}
+
+// Shown is one of the change's values as it may be shown.
+func (c *Change) Shown(value string) string {
+	if c.Secret && value != "" {
+		return identity.Redacted
+	}
+	return value
 }
 
 // restarts tells for each setting, or all below it, whether a change of it needs a
@@ -56,6 +68,7 @@ var restarts = map[string]bool{
 	"journal.buffer": true, // is made with the writer
 	"otlp":           true, // one exporter has the queues and the connection
 	"estimates.file": true, // is read at the start
+	"console":        false,
 	"batch":          true, // the database is opened once, and a worker has its claims in it
 	"audit":          true, // a chain of records goes on in one place
 	"control":        true, // a life in the fleet has its name and lease for as long as it lasts
@@ -87,7 +100,7 @@ func needsRestart(setting string) bool {
 func Changes(old, new *Config) []Change {
 	var changes []Change
 	walk(old.filled(), new.filled(), func(at spot, old, new string) {
-		changes = append(changes, Change{Path: at.names, Old: old, New: new, Restart: needsRestart(at.setting)})
+		changes = append(changes, Change{Path: at.names, At: at.path, Old: old, New: new, Secret: at.secret, Restart: needsRestart(at.setting)})
 	})
 	return changes
 }
@@ -108,15 +121,16 @@ type spot struct {
 	names   string // with the names of entries
 	path    string // with their places in the new file, as problems have it
 	setting string // with neither
+	secret  bool   // its values are not to be shown
 }
 
 func (s spot) key(name string) spot {
 	next := func(s string) string { return strings.TrimPrefix(s+"."+name, ".") }
-	return spot{next(s.names), next(s.path), next(s.setting)}
+	return spot{next(s.names), next(s.path), next(s.setting), false}
 }
 
 func (s spot) entry(name string, i int) spot {
-	return spot{s.names + "[" + name + "]", fmt.Sprintf("%s[%d]", s.path, i), s.setting + "[]"}
+	return spot{s.names + "[" + name + "]", fmt.Sprintf("%s[%d]", s.path, i), s.setting + "[]", false}
 }
 
 // pair is the two values of a spot. One that is absent stands here with its defaults.
@@ -144,7 +158,9 @@ func (d *differ) structure(at spot, p pair) {
 		case options == "inline":
 			d.structure(at, p.field(i))
 		default:
-			d.value(at.key(key), p.field(i), options != "")
+			next := at.key(key)
+			next.secret = hidden(f)
+			d.value(next, p.field(i), options != "")
 		}
 	}
 }

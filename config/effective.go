@@ -14,7 +14,14 @@ import (
 // that means the same when it is read. Amounts that were left out are numbers
 // where the file says what the engines hold.
 func Effective(c *Config) ([]byte, error) {
-	b, err := yaml.MarshalWithOptions(c.filled(),
+	return marshal(c.filled())
+}
+
+// PolicyText prints a policy as a file that LoadPolicy reads.
+func PolicyText(p *Policy) ([]byte, error) { return marshal(&PolicyFile{Policy: *p}) }
+
+func marshal(v any) ([]byte, error) {
+	b, err := yaml.MarshalWithOptions(v,
 		yaml.IndentSequence(true),
 		yaml.CustomMarshaler(marshalDuration),
 		yaml.CustomMarshaler(func(b Bytes) ([]byte, error) { return []byte(b.String()), nil }),

@@ -73,10 +73,10 @@ func (c *Config) readKeys() ([]Problem, error) {
 			l.bad(at+".name", k.Name, "a name of its own; "+other+" has this one")
 		}
 		if other := taken[k.Hash]; other != "" {
-			l.bad(at+".hash", k.Hash, "a key of its own; "+other+" has the same")
+			l.bad(at+".hash", identity.Redacted, "a key of its own; "+other+" has the same")
 		}
 		if k.Old != nil && taken[k.Old.Hash] != "" {
-			l.bad(at+".old.hash", k.Old.Hash, "a key of its own; "+taken[k.Old.Hash]+" has the same")
+			l.bad(at+".old.hash", identity.Redacted, "a key of its own; "+taken[k.Old.Hash]+" has the same")
 		}
 		for j, name := range k.Classes {
 			if !slices.Contains(classes, name) {
@@ -87,6 +87,16 @@ func (c *Config) readKeys() ([]Problem, error) {
 	sortProblems(l.problems)
 	c.file = f.Keys
 	return l.problems, nil
+}
+
+// TakeKeys takes over the keys of the file that both configurations name, as the other has
+// read it, so that the two can be compared; false: they don't name the same.
+func (c *Config) TakeKeys(other *Config) bool {
+	if c.Identity.KeysFile != other.Identity.KeysFile {
+		return false
+	}
+	c.file = other.file
+	return true
 }
 
 // Callers is who may call, with the keys of the file, and with the aliases of models that

@@ -67,13 +67,13 @@ func (p *Profile) SetDefaults() { p.Cost = time.Minute }
 // Hook is a command to run or a URL to call.
 type Hook struct {
 	// Command is a program and its arguments, run without a shell with HEADGATE_POOL, HEADGATE_ENGINE and HEADGATE_PROFILE in its environment. It ends with status 0 when the switch is under way; what it starts may go on.
-	Command []string `yaml:"command,omitempty"`
+	Command []string `yaml:"command,omitempty" show:"redacted"`
 	// URL is called instead, http or https. A status of 2xx says that the switch is under way.
 	URL string `yaml:"url,omitempty"`
 	// Method of the call: POST, PUT, PATCH or GET; absent: POST.
 	Method string `yaml:"method,omitempty"`
 	// Body of the call, sent as application/json.
-	Body string `yaml:"body,omitempty"`
+	Body string `yaml:"body,omitempty" show:"redacted"`
 	// KeyEnv names the environment variable that holds a bearer token for the URL, if it wants one.
 	KeyEnv string `yaml:"key_env,omitempty"`
 	// Timeout is how long the switch may take until the engine is ready in the profile, 1s to 1h. Beyond it the switch has failed, and the engine is taken back.

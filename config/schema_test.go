@@ -150,6 +150,7 @@ func requires(key, value string, others ...string) *schema {
 // everything is a good file that has each optional part once.
 const everything = `otlp: {endpoint: "http://h:4318", headers_env: H}
 estimates: {file: f}
+console: {reports: r}
 control: {store: etcd, endpoints: ["https://h:2379"], replica: r, replicas: 2, username: u, password_env: P, tls: {ca: a, cert: c, key: k}, forward: {address: "https://h:1", secret_env: S, ca: a}}
 batch: {dir: d}
 limits:

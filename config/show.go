@@ -4,12 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"headgate/identity"
 )
 
 // ShowYAML is Effective with a comment behind each value that says where it comes
@@ -47,6 +52,17 @@ const commentColumn = 48
 // ShowJSON is the same as a JSON object: file, effective, and provenance, which has
 // the keys of effective with file:line, default or derived for each value.
 func ShowJSON(c *Config) ([]byte, error) {
+	return c.showJSON(nil, func(string) bool { return false })
+}
+
+// ShowSafe is ShowJSON for whoever may read the admin listener: no hash of a key, and
+// nothing else that its type has not shown, is in it. Values at the paths of origins come
+// from there and not from the file.
+func ShowSafe(c *Config, origins map[string]string) ([]byte, error) {
+	return c.showJSON(origins, func(path string) bool { return secrets[indices.ReplaceAllString(path, "[]")] })
+}
+
+func (c *Config) showJSON(origins map[string]string, secret func(path string) bool) ([]byte, error) {
 	s, err := c.shown()
 	if err != nil {
 		return nil, err
@@ -56,13 +72,21 @@ func ShowJSON(c *Config) ([]byte, error) {
 		Effective  json.RawMessage `json:"effective"`
 		Provenance json.RawMessage `json:"provenance"`
 	}{File: s.src.file}
-	object.Effective = s.json(s.root, "", func(n ast.ScalarNode, _ string) any {
+	object.Effective = s.json(s.root, "", func(n ast.ScalarNode, path string) any {
+		if secret(path) {
+			return identity.Redacted
+		}
 		if block, ok := n.(*ast.LiteralNode); ok { // whose value is as it is written
 			return block.Value.Value
 		}
 		return n.GetValue()
 	})
-	object.Provenance = s.json(s.root, "", func(_ ast.ScalarNode, path string) any { return s.origin(path, s.src.file+":") })
+	object.Provenance = s.json(s.root, "", func(_ ast.ScalarNode, path string) any {
+		if other, ok := origins[path]; ok {
+			return other
+		}
+		return s.origin(path, s.src.file+":")
+	})
 	out, err := json.MarshalIndent(object, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("print configuration: %w", err)
@@ -144,4 +168,40 @@ func (s *shown) json(n ast.Node, path string, value func(n ast.ScalarNode, path 
 		b.Write(text)
 	}
 	return b.Bytes()
+}
+
+// hidden tells whether a field's values are not to be shown, as its type says.
+func hidden(f reflect.StructField) bool { return f.Tag.Get("show") == "redacted" }
+
+// secrets are the settings, such as keys[].hash, whose values are not to be shown; of a
+// list also each of its entries.
+var secrets = secretsOf(reflect.TypeFor[Config](), "")
+
+// indices are what a path has and a setting has not.
+var indices = regexp.MustCompile(`\[[0-9]+\]`)
+
+func secretsOf(t reflect.Type, at string) map[string]bool {
+	all := map[string]bool{}
+	switch t.Kind() {
+	case reflect.Pointer:
+		maps.Copy(all, secretsOf(t.Elem(), at))
+	case reflect.Slice:
+		maps.Copy(all, secretsOf(t.Elem(), at+"[]"))
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			key, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			path := strings.TrimPrefix(at+"."+key, ".")
+			switch {
+			case !f.IsExported():
+			case options == "inline":
+				maps.Copy(all, secretsOf(f.Type, at))
+			case hidden(f):
+				all[path], all[path+"[]"] = true, true
+			default:
+				maps.Copy(all, secretsOf(f.Type, path))
+			}
+		}
+	}
+	return all
 }

@@ -105,3 +105,64 @@ func shape(v any) string {
 	}
 	return "."
 }
+
+// TestShowSafe: whatever has no business in the console is nowhere in what it gets, by the
+// types that have it, and what a change says of it is that there is one.
+func TestShowSafe(t *testing.T) {
+	file := fmt.Sprintf(everything, 7)
+	hook := strings.NewReplacer("command: [c]", "command: [switch, --token, hook-secret]", `key_env: K}`, `body: '{"token":"hook-secret"}', key_env: K}`).Replace(replanned)
+	for _, in := range []string{file, hook} {
+		c, problems := Parse("hg.yaml", []byte(in))
+		if c == nil {
+			t.Fatal(problems)
+		}
+		b, err := ShowSafe(c, map[string]string{"listen": "command line"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range []string{"sha256:", strings.Repeat("0", 60), "hook-secret"} {
+			if bytes.Contains(b, []byte(secret)) {
+				t.Errorf("%s shows: %s", secret, b)
+			}
+		}
+		var object struct {
+			Effective  map[string]any
+			Provenance map[string]any
+		}
+		if err := json.Unmarshal(b, &object); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := shape(object.Effective), shape(object.Provenance); a != b {
+			t.Errorf("values and origins are not parallel:\n%s\n%s", a, b)
+		}
+		if got := object.Provenance["listen"]; got != "command line" {
+			t.Errorf("listen comes from %v", got)
+		}
+	}
+	old, _ := Parse("hg.yaml", []byte(file))
+	other, _ := Parse("hg.yaml", fmt.Appendf(nil, everything, 8))
+	changes := Changes(old, other)
+	if len(changes) != 1 || changes[0].Path != "keys[k].hash" || changes[0].At != "keys[0].hash" || changes[0].Shown(changes[0].New) != "[redacted]" || changes[0].Shown("") != "" {
+		t.Errorf("%+v", changes)
+	}
+}
+
+// TestPolicyText: what is printed of a policy is that policy.
+func TestPolicyText(t *testing.T) {
+	c, problems := Parse("hg.yaml", fmt.Appendf(nil, everything, 0))
+	if c == nil {
+		t.Fatal(problems)
+	}
+	text, err := PolicyText(&c.Pools[0].Policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, problems := ParsePolicy("policy", text)
+	if p == nil {
+		t.Fatalf("%v\n%s", problems, text)
+	}
+	again, err := PolicyText(&p.Policy)
+	if err != nil || !bytes.Equal(text, again) || !bytes.Contains(text, []byte("name: batch")) {
+		t.Errorf("%v\n%s", err, cmp.Diff(string(text), string(again)))
+	}
+}

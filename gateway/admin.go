@@ -39,6 +39,16 @@ func (g *Gateway) Admin(metrics prometheus.Gatherer) http.Handler {
 	if g.cfg.BatchTenants != nil {
 		mux.HandleFunc("GET /api/batches", batchTenants(g.cfg.BatchTenants))
 	}
+	if g.cfg.Batches != nil {
+		mux.HandleFunc("GET /api/batches/jobs", g.jobs)
+		mux.HandleFunc("POST /api/batches/{batch}/cancel", g.cancelJob)
+	}
+	if g.cfg.Settings != nil {
+		g.cfg.Settings.routes(mux)
+	}
+	if g.cfg.Lab != nil {
+		g.cfg.Lab.routes(mux)
+	}
 	if g.cfg.Tenants != nil {
 		mux.HandleFunc("GET /api/limits", g.limits)
 		mux.HandleFunc("POST /api/limits/refill", g.refill)

@@ -70,6 +70,9 @@ type Config struct {
 	Batches *batch.Service
 	// BatchTenants is what the admin listener tells of batches; nil: nothing.
 	BatchTenants func() []batch.TenantStatus
+	// Settings and Lab are of the admin listener; nil: it has none.
+	Settings *Settings
+	Lab      *Lab
 	// Tenants have limits, which are the pools' too; nil: they have none.
 	Tenants *keeper.Keeper
 	// Journal has what operators do to balances; nil: it is only logged. It counts from Start.

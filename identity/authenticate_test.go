@@ -206,7 +206,7 @@ func TestValidate(t *testing.T) {
 	want := []string{
 		"keys[0].default: c: one of the classes: a, b",
 		"keys[1].name: alice: a name of its own; keys[0] has this one",
-		"keys[1].hash: " + h + ": a key of its own; keys[0] has the same",
+		"keys[1].hash: [redacted]: a key of its own; keys[0] has the same",
 		"keys[1].tenant: : " + NameRule,
 		"keys[1].classes: nothing: at least one class",
 		"keys[2].name: : " + NameRule,

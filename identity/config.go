@@ -32,7 +32,7 @@ type Key struct {
 	// Tenant that is billed, and with which the principal shares fairly.
 	Tenant string `yaml:"tenant"`
 	// Hash is the SHA-256 of a key, as printed when it was made. The key itself is nowhere stored.
-	Hash string `yaml:"hash"`
+	Hash string `yaml:"hash" show:"redacted"`
 	// Classes the key may use.
 	Classes []string `yaml:"classes"`
 	// Default is the class of a request that does not choose; absent: the first of the key's classes.
@@ -56,7 +56,7 @@ type Key struct {
 // OldKey is a key that was replaced by another.
 type OldKey struct {
 	// Hash is the SHA-256 of the old key.
-	Hash string `yaml:"hash"`
+	Hash string `yaml:"hash" show:"redacted"`
 	// Until is when the old key ends, such as 2027-01-31T00:00:00Z.
 	Until string `yaml:"until"`
 }
@@ -132,7 +132,7 @@ func ValidateKeys(keys []Key, bad func(path string, value any, allowed string)) 
 		if d, ok := parseHash(text); !ok {
 			bad(path, Redacted, "sha256: and 64 hex digits")
 		} else if first, dup := hashes[d]; dup {
-			bad(path, text, fmt.Sprintf("a key of its own; keys[%d] has the same", first))
+			bad(path, Redacted, fmt.Sprintf("a key of its own; keys[%d] has the same", first))
 		} else {
 			hashes[d] = i
 		}

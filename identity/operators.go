@@ -17,8 +17,8 @@ type AdminKey struct {
 	// Name of who has the key, in logs and the journal; unique.
 	Name string `yaml:"name"`
 	// Hash is the SHA-256 of the key, as headgate key prints it.
-	Hash string `yaml:"hash"`
-	// Role is what the key is for: admin for everything; read for what GET shows, without the profiler; metrics for /metrics alone, which a scraper has; traces for engines, which only export spans to /v1/traces.
+	Hash string `yaml:"hash" show:"redacted"`
+	// Role is what the key is for: admin for everything; operate for what read is for, and for pools' switches and profiles, to cancel batches, to check a configuration and to simulate; read for what GET shows, without the profiler; metrics for /metrics alone, which a scraper has; traces for engines, which only export spans to /v1/traces.
 	Role string `yaml:"role"`
 	// Expires is when the key ends, such as 2027-01-31T00:00:00Z; absent: never.
 	Expires string `yaml:"expires,omitempty"`
@@ -27,6 +27,7 @@ type AdminKey struct {
 // The roles of AdminKey.
 const (
 	RoleAdmin   = "admin"
+	RoleOperate = "operate"
 	RoleRead    = "read"
 	RoleMetrics = "metrics"
 	RoleTraces  = "traces"
@@ -53,11 +54,11 @@ func ValidateAdminKeys(keys []AdminKey, bad func(path string, value any, allowed
 		if d, ok := parseHash(k.Hash); !ok {
 			bad(at+".hash", Redacted, "sha256: and 64 hex digits")
 		} else if hashes[d] {
-			bad(at+".hash", k.Hash, "a key of its own; another of the list has this one")
+			bad(at+".hash", Redacted, "a key of its own; another of the list has this one")
 		} else {
 			hashes[d] = true
 		}
-		if roles := []string{RoleAdmin, RoleRead, RoleMetrics, RoleTraces}; !slices.Contains(roles, k.Role) {
+		if roles := []string{RoleAdmin, RoleOperate, RoleRead, RoleMetrics, RoleTraces}; !slices.Contains(roles, k.Role) {
 			bad(at+".role", k.Role, strings.Join(roles, ", "))
 		}
 		moment(at+".expires", k.Expires, true, bad)
@@ -110,6 +111,10 @@ func (o *Operators) Authorize(r *http.Request) (name string, err *wire.Error) {
 	return who.name, nil
 }
 
+// operated is where what RoleOperate may do begins. Balances and the fleet's replicas are
+// not in it: what is done to those is not undone by a second use.
+var operated = []string{"/api/pools/", "/api/plan", "/api/batches/", "/api/config/", "/api/lab/"}
+
 // Role is what the key of an operator of that name is for; "" if there is none.
 func (o *Operators) Role(name string) string {
 	for _, who := range o.byDigest {
@@ -127,6 +132,8 @@ func may(role string, r *http.Request) bool {
 	switch role {
 	case RoleAdmin:
 		return true
+	case RoleOperate:
+		return may(RoleRead, r) || r.Method == http.MethodPost && slices.ContainsFunc(operated, func(at string) bool { return strings.HasPrefix(r.URL.Path, at) })
 	case RoleRead:
 		return reads && !strings.HasPrefix(r.URL.Path, "/debug/pprof")
 	case RoleMetrics:

@@ -356,13 +356,14 @@ func TestOperators(t *testing.T) {
 	keys := []AdminKey{
 		{Name: "ops", Hash: mustHash(t, aliceKey), Role: RoleAdmin}, {Name: "prometheus", Hash: mustHash(t, bobKey), Role: RoleMetrics},
 		{Name: "eyes", Hash: mustHash(t, "hg_readreadreadABCDEFGHIJ0123"), Role: RoleRead}, {Name: "engine", Hash: mustHash(t, "hg_engineABCDEFGHIJ0123456789"), Role: RoleTraces},
-		{Name: "gone", Hash: mustHash(t, unknownKey), Role: RoleAdmin, Expires: "2020-01-01T00:00:00Z"},
+		{Name: "gone", Hash: mustHash(t, unknownKey), Role: RoleAdmin, Expires: "2020-01-01T00:00:00Z"}, {Name: "shift", Hash: mustHash(t, "hg_operatedABCDEFGHIJ01234567"), Role: RoleOperate},
 	}
 	ValidateAdminKeys(keys, func(path string, value any, allowed string) { t.Errorf("%s: %v: %s", path, value, allowed) })
 	o := NewOperators(keys)
-	paths := []string{"GET /metrics", "GET /api/grants", "GET /debug/admission", "GET /debug/pprof/heap", "POST /api/plan", "POST /v1/traces", "HEAD /metrics"}
+	paths := []string{"GET /metrics", "GET /api/grants", "GET /debug/admission", "GET /debug/pprof/heap", "POST /api/plan", "POST /v1/traces", "HEAD /metrics",
+		"POST /api/pools/main/drain", "POST /api/batches/b/cancel", "POST /api/config/check", "POST /api/lab/whatif", "POST /api/limits/refill", "POST /api/fleet/forget"}
 	var got []string
-	for _, k := range []string{aliceKey, bobKey, "hg_readreadreadABCDEFGHIJ0123", "hg_engineABCDEFGHIJ0123456789", unknownKey, "hg_strangerABCDEFGHIJ0123456", "nothing", ""} {
+	for _, k := range []string{aliceKey, bobKey, "hg_readreadreadABCDEFGHIJ0123", "hg_engineABCDEFGHIJ0123456789", "hg_operatedABCDEFGHIJ01234567", unknownKey, "hg_strangerABCDEFGHIJ0123456", "nothing", ""} {
 		line := ""
 		for _, p := range paths {
 			method, path, _ := strings.Cut(p, " ")
@@ -381,12 +382,14 @@ func TestOperators(t *testing.T) {
 		}
 		got = append(got, line[1:])
 	}
+	nobody := strings.TrimSpace(strings.Repeat("401 ", len(paths)))
 	want := []string{
-		"ops ops ops ops ops ops ops",
-		"prometheus 403 403 403 403 403 prometheus",
-		"eyes eyes eyes 403 403 403 eyes",
-		"403 403 403 403 403 engine 403",
-		"401 401 401 401 401 401 401", "401 401 401 401 401 401 401", "401 401 401 401 401 401 401", "401 401 401 401 401 401 401",
+		"ops ops ops ops ops ops ops ops ops ops ops ops ops",
+		"prometheus 403 403 403 403 403 prometheus 403 403 403 403 403 403",
+		"eyes eyes eyes 403 403 403 eyes 403 403 403 403 403 403",
+		"403 403 403 403 403 engine 403 403 403 403 403 403 403",
+		"shift shift shift 403 shift 403 shift shift shift shift shift 403 403",
+		nobody, nobody, nobody, nobody,
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -41,6 +41,9 @@ type Arm struct {
 	// MaxQueued is how many requests the engine takes, running and waiting; further
 	// ones it refuses. 0 is no bound.
 	MaxQueued int
+	// Stop is asked every now and then, and an error ends the run with it; nil: nobody stops
+	// it. What comes of a run that is not stopped is the same with it and without.
+	Stop func() error
 }
 
 // Outcome says how a request ended.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,10 @@ type Plan struct {
 	Policy *Policy
 	// Fleet serves the arms that have a table; nil is one gateway.
 	Fleet *Fleet
+	// Workers are how many runs there are at once; 0: as many as there are processors.
+	Workers int
+	// Stop is each run's, as an Arm has it.
+	Stop func() error
 }
 
 // Policy is a table for the plan's engine, and the priorities of its classes at
@@ -126,7 +131,7 @@ type finished struct {
 	score SeedScore
 }
 
-// Execute runs a plan, as many runs at once as there are processors. The report
+// Execute runs a plan. The report
 // and every request's record, which goes to each if that is not nil, come in the
 // order of the arms, the traces and the arrivals, whichever run ends first; so
 // does the error, which is the first one in that order.
@@ -139,7 +144,7 @@ func Execute(p *Plan, each func(arm string, s *Source, t *trace.Trace, r *Record
 	scores := make([][]SeedScore, len(p.Arms))
 	leftOut := make([]int, len(p.Traces))
 	n := len(p.Traces)
-	err := inOrder(len(p.Arms)*n, runtime.GOMAXPROCS(0), func(i int) (*finished, error) {
+	err := inOrder(len(p.Arms)*n, cmp.Or(p.Workers, runtime.GOMAXPROCS(0)), func(i int) (*finished, error) {
 		return p.run(p.Arms[i/n], &p.Traces[i%n])
 	}, func(i int, f *finished) error {
 		arm, s := i/n, &p.Traces[i%n]
@@ -162,10 +167,13 @@ func (p *Plan) arm(name string) (*Arm, error) {
 	if err == nil && name == Headgate && p.Policy != nil {
 		a.Table, a.Priority = p.Policy.Table, p.Policy.Priority
 	}
-	if err == nil && a.Table != nil {
+	if err != nil {
+		return nil, err
+	}
+	if a.Stop = p.Stop; a.Table != nil {
 		a.Fleet = p.Fleet
 	}
-	return a, err
+	return a, nil
 }
 
 // check reports an arm that is not known, that the plan's engine is too small

@@ -203,3 +203,30 @@ func TestExecuteRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A run can be stopped at any of its moments, and one that is not comes to the same.
+func TestStop(t *testing.T) {
+	p := &Plan{Traces: Drawn([]string{"metal-balanced-v1"}, seeds(2)), Arms: []string{Headgate}, Engine: simengine.DefaultConfig(), Workers: 1}
+	want := printed(t, p)
+	asked := 0
+	p.Stop = func() error { asked++; return nil }
+	if d := cmp.Diff(want, printed(t, p)); d != "" {
+		t.Errorf("asking changes what comes of it:\n%s", d)
+	}
+	if asked < 10 {
+		t.Fatalf("it was asked %d times", asked)
+	}
+	enough := errors.New("enough")
+	for _, at := range []int{1, asked / 2, asked} {
+		n := 0
+		p.Stop = func() error {
+			if n++; n >= at {
+				return enough
+			}
+			return nil
+		}
+		if rep, err := Execute(p, nil); !errors.Is(err, enough) || rep != nil || n > at+1 { // the other trace may begin
+			t.Errorf("stopped at %d of %d: %v after %d", at, asked, err, n)
+		}
+	}
+}

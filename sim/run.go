@@ -146,12 +146,20 @@ func simulation(t *trace.Trace, arm *Arm, b *Backlog) (*runner, error) {
 	return r, nil
 }
 
+// stopEvery is after how many moments of a run Stop is asked: some tens of microseconds.
+const stopEvery = 64
+
 // all runs everything to its end.
 func (r *runner) all(requests []trace.Entry) error {
-	for next := 0; ; {
+	for next, steps := 0, 0; ; steps++ {
 		at, ok := r.next(requests, next)
 		if !ok {
 			break
+		}
+		if steps%stopEvery == 0 && r.arm.Stop != nil {
+			if err := r.arm.Stop(); err != nil {
+				return fmt.Errorf("arm %s, stopped at %v of its time: %w", r.arm.Name, r.now, err)
+			}
 		}
 		r.now = at
 		// What the engine has done by now comes before what is asked of it, as a

@@ -329,6 +329,31 @@ func pages(t *testing.T, s *store) {
 	s.is("behind another's file", err, batch.ErrNotFound)
 	_, _, err = s.Batches(background, "bob", batch.Page{Limit: 1, After: "b1"})
 	s.is("behind another's batch", err, batch.ErrNotFound)
+
+	// All tenants' together, of which those that have ended can be left out.
+	other := newBatch("bob", "o", "other")
+	other.Metadata = map[string]string{"k": "v"}
+	s.must(s.CreateBatch(background, other, batch.Holdings{}))
+	s.must(s.Fail(background, "b3", nil, at(1)))
+	for _, c := range []struct {
+		page batch.Page
+		want string
+	}{
+		{batch.Page{Limit: 3}, "o b4 b3 +"},
+		{batch.Page{Limit: 3, After: "b3"}, "b2 b1 b0"},
+		{batch.Page{Limit: 2, Open: true}, "o b4 +"},
+		{batch.Page{Limit: 2, Open: true, After: "b3"}, "b2 b1 +"},
+		{batch.Page{Limit: 9, Open: true, Oldest: true, After: "b3"}, "b4 o"},
+	} {
+		batches, more, err := s.AllBatches(background, c.page)
+		s.must(err)
+		s.same(fmt.Sprintf("all tenants' %+v", c.page), listed(batches, more, func(b *batch.Batch) string { return b.ID }), c.want)
+		for _, b := range batches {
+			s.same("metadata of another's", len(b.Metadata), 0)
+		}
+	}
+	_, _, err = s.AllBatches(background, batch.Page{Limit: 1, After: "nowhere"})
+	s.is("behind nothing", err, batch.ErrNotFound)
 }
 
 func listed[T any](all []T, more bool, name func(T) string) string {

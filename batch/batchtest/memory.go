@@ -248,6 +248,21 @@ func (m *Memory) Batches(_ context.Context, tenant string, p batch.Page) ([]*bat
 	return page(all, func(b *batch.Batch) string { return b.ID }, p)
 }
 
+func (m *Memory) AllBatches(_ context.Context, p batch.Page) ([]*batch.Batch, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []*batch.Batch
+	for _, b := range m.batches {
+		if p.Open && b.Status.Ended() && b.ID != p.After {
+			continue
+		}
+		c := b.copy()
+		c.Metadata = nil
+		all = append(all, c)
+	}
+	return page(all, func(b *batch.Batch) string { return b.ID }, p)
+}
+
 func (m *Memory) Unfinished(context.Context) ([]*batch.Batch, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -219,17 +219,28 @@ func (s *Store) File(ctx context.Context, tenant, id string) (*batch.File, error
 	return all[0], nil
 }
 
+// whose is the condition on what a list is of.
+type whose struct {
+	where string
+	args  []any
+}
+
+func ofTenant(tenant string) whose { return whose{"tenant = ?", []any{tenant}} }
+
 // list returns a page of a table.
-func list[T any](ctx context.Context, s *Store, table, columns, tenant string, p batch.Page, scan func(func(...any) error) (T, error)) ([]T, bool, error) {
+func list[T any](ctx context.Context, s *Store, table, columns string, w whose, p batch.Page, scan func(func(...any) error) (T, error)) ([]T, bool, error) {
 	switch {
 	case !storable(p.After):
 		return nil, false, absent("after", p.After)
 	case !storable(p.Purpose):
 		return nil, false, nil
 	}
-	where, args := "tenant = ?", []any{tenant}
+	where, args := w.where, slices.Clone(w.args)
 	if p.Purpose != "" {
 		where, args = where+" AND purpose = ?", append(args, p.Purpose)
+	}
+	if p.Open {
+		where += " AND ended = 0"
 	}
 	compare, order := "<", "DESC"
 	if p.Oldest {
@@ -237,7 +248,7 @@ func list[T any](ctx context.Context, s *Store, table, columns, tenant string, p
 	}
 	if p.After != "" {
 		var n int64
-		ok, err := s.row(ctx, "SELECT n FROM "+table+" WHERE id = ? AND tenant = ?", []any{p.After, tenant}, &n)
+		ok, err := s.row(ctx, "SELECT n FROM "+table+" WHERE id = ? AND "+w.where, append([]any{p.After}, w.args...), &n)
 		if err == nil && !ok {
 			err = absent("after", p.After)
 		}
@@ -278,7 +289,8 @@ func all[T any](rows *sql.Rows, err error, scan func(func(...any) error) (T, err
 }
 
 func (s *Store) Files(ctx context.Context, tenant string, p batch.Page) ([]*batch.File, bool, error) {
-	return list(ctx, s, "files", fileColumns, tenant, p, scanFile)
+	p.Open = false
+	return list(ctx, s, "files", fileColumns, ofTenant(tenant), p, scanFile)
 }
 
 func (s *Store) DeleteFile(ctx context.Context, tenant, id string) error {
@@ -394,14 +406,21 @@ func (s *Store) Batch(ctx context.Context, tenant, id string) (*batch.Batch, err
 }
 
 func (s *Store) Batches(ctx context.Context, tenant string, p batch.Page) ([]*batch.Batch, bool, error) {
+	p.Purpose, p.Open = "", false
+	return list(ctx, s, "batches", batchColumns, ofTenant(tenant), p, scanBatch)
+}
+
+// slim are a batch's columns without its metadata: what is asked for all the time, of all
+// tenants, and a tenant's metadata may be some megabytes.
+var slim = strings.Replace(batchColumns, "metadata", "''", 1)
+
+func (s *Store) AllBatches(ctx context.Context, p batch.Page) ([]*batch.Batch, bool, error) {
 	p.Purpose = ""
-	return list(ctx, s, "batches", batchColumns, tenant, p, scanBatch)
+	return list(ctx, s, "batches", slim, whose{where: "1 = 1"}, p, scanBatch)
 }
 
 func (s *Store) Unfinished(ctx context.Context) ([]*batch.Batch, error) {
-	// It is asked for all the time, and a tenant's metadata may be some megabytes.
-	columns := strings.Replace(batchColumns, "metadata", "''", 1)
-	return collect(ctx, s, scanBatch, "SELECT "+columns+" FROM batches WHERE ended = 0 ORDER BY n")
+	return collect(ctx, s, scanBatch, "SELECT "+slim+" FROM batches WHERE ended = 0 ORDER BY n")
 }
 
 // row is what changes look at of a batch.

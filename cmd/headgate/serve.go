@@ -9,6 +9,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -92,6 +93,8 @@ was granted when nothing runs any more.`,
 			}
 			log.SetFlags(0)
 			log.SetOutput(libraryLog{s.log})
+			s.override, s.said = override, map[string]bool{"listen": listen != "", "admin.listen": admin != ""}
+			maps.DeleteFunc(s.said, func(_ string, said bool) bool { return !said })
 			if !demo {
 				s.load = func() (*config.Config, []config.Problem, error) {
 					cfg, problems, err := config.Load(file)
@@ -145,23 +148,26 @@ func (l libraryLog) Write(b []byte) (int, error) {
 
 // server is a gateway with everything it runs on.
 type server struct {
-	load    loader // of the file; nil: there is none
-	look    look   // at what is watched; nil: nothing is
-	log     *slog.Logger
-	level   slog.LevelVar
-	shared  shared
-	journal *journal.Writer // nil: none
-	audit   *audit.Writer   // nil: none
-	certs   *certificates
-	gateway *gateway.Gateway
-	clients net.Listener
-	admin   net.Listener
-	web     *http.Server // of the admin listener
-	reloads *reloads
-	metrics *prometheus.Registry
-	fleet   *fleet   // nil: the process has its pools to itself
-	batches *batches // nil: there are none
-	behind  bool     // a pool kept its old configuration at the last reload
+	load loader // of the file; nil: there is none
+	look look   // at what is watched; nil: nothing is
+	// override puts what the command line says into a configuration, of the paths said; nil: nothing.
+	override func(*config.Config)
+	said     map[string]bool
+	log      *slog.Logger
+	level    slog.LevelVar
+	shared   shared
+	journal  *journal.Writer // nil: none
+	audit    *audit.Writer   // nil: none
+	certs    *certificates
+	gateway  *gateway.Gateway
+	clients  net.Listener
+	admin    net.Listener
+	web      *http.Server // of the admin listener
+	reloads  *reloads
+	metrics  *prometheus.Registry
+	fleet    *fleet   // nil: the process has its pools to itself
+	batches  *batches // nil: there are none
+	behind   bool     // a pool kept its old configuration at the last reload
 
 	config  atomic.Pointer[config.Config] // in force
 	pools   atomic.Pointer[[]*relay.Pool]
@@ -285,6 +291,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 	if cfg.Admin.OTLPTraces {
 		gc.Spans = spans.New(takeSpans(s.present), reg)
 	}
+	gc.Settings, gc.Lab = s.settings(), s.lab()
 	s.gateway = gateway.New(gc)
 	s.background = append(s.background, s.gateway.Watch)
 	s.web = adminServer(s.gateway.Admin(reg), cfg, s.log)

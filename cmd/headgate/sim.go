@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"headgate/admission"
 	"headgate/config"
 	"headgate/engine"
 	"headgate/probe"
@@ -129,13 +128,9 @@ func loadPolicy(cmd *cobra.Command, path string, e simengine.Config) (*sim.Polic
 	if f == nil {
 		return nil, fmt.Errorf("--policy %s: %d problems", path, config.Errors(problems))
 	}
-	t, err := table(&f.Policy, f.Resolve, []admission.EngineSpec{sim.EngineSpec(e)})
+	p, err := simPolicy(f, e)
 	if err != nil {
 		return nil, fmt.Errorf("--policy %s: %w", path, err)
-	}
-	p := &sim.Policy{Table: t, Priority: map[string]int{}}
-	for i := range f.Classes {
-		p.Priority[f.Classes[i].Name] = int(f.Classes[i].Priority)
 	}
 	return p, nil
 }

@@ -7,12 +7,17 @@ import {failed, loading} from './states'
 import {themeButton} from './theme'
 import type {Session} from './types'
 import type {App, View} from './view'
+import actions from './views/actions'
+import batch from './views/batch'
+import config from './views/config'
+import fleet from './views/fleet'
+import lab from './views/lab'
 import now from './views/now'
 import recalls from './views/recalls'
 import traffic from './views/traffic'
 
 /** views are in the order of the navigation; the first is where one begins. */
-const views: View[] = [now, recalls, traffic]
+const views: View[] = [now, recalls, traffic, batch, fleet, config, lab, actions]
 
 const links = h('ul', {class: 'nav-links'})
 const setLinks = list(links, (x: {view: View, current: boolean}) => x.view.name, ({view}) => {
@@ -65,6 +70,7 @@ function route(): void {
   const view = there.find(v => v.name === name) ?? there[0]
   if (!view) return
   setLinks(there.map(v => ({view: v, current: v === view})))
+  links.querySelector('[aria-current]')?.scrollIntoView({block: 'nearest', inline: 'nearest'}) // in a narrow window
   text(heading, view.title)
   text(about, view.about)
   document.title = `${view.title} · Headgate`
