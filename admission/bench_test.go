@@ -116,3 +116,29 @@ func BenchmarkRecall64Classes(b *testing.B) {
 		fx = c.Step(Time(i), &Event{Kind: Progress, Hold: holds[i%loans], Prompt: int32(100 - 16*(i/loans%2))}, fx[:0])
 	}
 }
+
+// BenchmarkBrief is what a look costs with 1,000 requests running and 1,000 waiting.
+func BenchmarkBrief(b *testing.B) {
+	t := &Table{Engines: []EngineSpec{{Name: "e", Slots: 1000, KV: 1 << 24, Block: 16}}}
+	for _, name := range []string{"interactive", "batch"} {
+		t.Classes = append(t.Classes, ClassSpec{Name: name, Floor: Of(500, 1<<23), Ceiling: Of(1000, 1<<24), Depth: 1000, DefaultOut: 64})
+	}
+	c := New(t, 2000)
+	c.Step(0, &Event{Kind: Observe, Gauge: Gauge{State: Ready, Running: -1, KV: -1, Progress: -1, Preemptions: -1}}, nil)
+	for slot := range uint32(2000) {
+		now := Time(slot) * Time(time.Millisecond)
+		for _, e := range c.Step(now, &Event{Kind: Offer, ID: MakeID(1, slot), Class: Class(slot % 2), Prompt: 100, Out: Undeclared, N: 1}, nil) {
+			if e.Op == Admit {
+				c.Step(now, &Event{Kind: Progress, Hold: e.Hold, Out: 1}, nil)
+				c.Step(now+Time(time.Second), &Event{Kind: Progress, Hold: e.Hold, Out: 11}, nil)
+			}
+		}
+	}
+	if s := c.Snapshot(); s.Used.Slots != 1000 || s.Classes[0].Queue+s.Classes[1].Queue != 1000 {
+		b.Fatalf("not as full as it should be:\n%s", s)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Brief()
+	}
+}

@@ -51,6 +51,11 @@ func (c *Core) whyClosed(cl *class) string {
 	return "a recall would cost more than the idle time that is expected is worth"
 }
 
+// mostStarting is how many holds without a token an engine may have for a forecast to be made
+// of its holds' ends. Each of them costs a look as much as a decision, and of so many nobody
+// knows how long they take.
+const mostStarting = 64
+
 // headStarts is in how long a class's first waiting request starts, by the pace of its
 // queue, or until an engine without room for it will have some; Never if neither is known.
 func (c *Core) headStarts(cl *class) Time {
@@ -64,7 +69,7 @@ func (c *Core) headStarts(cl *class) Time {
 	soonest := Never
 	for e := range c.engines {
 		en := &c.engines[e]
-		if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts {
+		if why, _, _ := en.misfit(cl, q); why != CauseNone || !en.counts || len(en.starting) > mostStarting {
 			continue
 		}
 		amount, _, _ := c.price(cl, en, q)
