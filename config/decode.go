@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"headgate/identity"
 )
 
 // decoder fills a Go value from a syntax tree, reports everything in the tree
@@ -227,8 +229,8 @@ func (d *decoder) mismatch(n ast.Node, path, allowed string) {
 	default:
 		shown = show(t.GetToken().Value)
 	}
-	if strings.HasSuffix(path, ".hash") {
-		shown = "[redacted]" // it may be the key itself
+	if secrets[indices.ReplaceAllString(path, "[]")] {
+		shown = identity.Redacted // of a hash, it may be the key itself
 	}
 	d.at(place(n), path, fmt.Sprintf("value %s: allowed %s", shown, allowed))
 }

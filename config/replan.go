@@ -69,7 +69,7 @@ type Hook struct {
 	// Command is a program and its arguments, run without a shell with HEADGATE_POOL, HEADGATE_ENGINE and HEADGATE_PROFILE in its environment. It ends with status 0 when the switch is under way; what it starts may go on.
 	Command []string `yaml:"command,omitempty" show:"redacted"`
 	// URL is called instead, http or https. A status of 2xx says that the switch is under way.
-	URL string `yaml:"url,omitempty"`
+	URL string `yaml:"url,omitempty" show:"redacted"`
 	// Method of the call: POST, PUT, PATCH or GET; absent: POST.
 	Method string `yaml:"method,omitempty"`
 	// Body of the call, sent as application/json.
@@ -189,7 +189,7 @@ func (h *Hook) validate(l *list, at string) {
 		}
 		for _, n := range []struct{ key, value string }{{"method", h.Method}, {"body", h.Body}, {"key_env", h.KeyEnv}} {
 			if n.value != "" {
-				l.bad(at+"."+n.key, n.value, "nothing with command")
+				l.bad(at+"."+n.key, identity.Redacted, "nothing with command")
 			}
 		}
 		return

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"strings"
@@ -80,11 +82,18 @@ func open(path string) bool {
 func guard(next http.Handler, operators func() *identity.Operators) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o := operators()
-		if o == nil || open(r.URL.Path) {
+		if open(r.URL.Path) || o == nil && !rebound(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
+		if o == nil {
+			http.Error(w, fmt.Sprintf("this listener has no keys, and is for who is on this machine: it answers to an address or to localhost, not to %.100q. Set admin.keys to reach it by a name", r.Host), http.StatusMisdirectedRequest)
+			return
+		}
 		name, err := o.Authorize(r)
+		if said, ok := r.Context().Value(heard{}).(*string); ok {
+			*said = cmp.Or(name, unknownOperator)
+		}
 		if err != nil {
 			if err.Status == http.StatusUnauthorized {
 				w.Header().Set("Www-Authenticate", "Bearer")
@@ -92,11 +101,28 @@ func guard(next http.Handler, operators func() *identity.Operators) http.Handler
 			http.Error(w, err.Message, err.Status)
 			return
 		}
-		if said, ok := r.Context().Value(heard{}).(*string); ok {
-			*said = name
-		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operator{}, name)))
 	})
+}
+
+// unknownOperator stands in an audit record for whoever had no key that is known.
+const unknownOperator = "nobody known"
+
+// rebound tells of a request that a page may have had a browser send here, on a listener
+// that believes whoever is on the machine. To the browser such a page is of this origin: its
+// name's address was changed to the loopback. So the name is not the page's only if it is
+// none: an address, localhost, or one without a dot, which nobody can have registered.
+func rebound(r *http.Request) bool {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if !ok || !at.IP.IsLoopback() {
+		return false
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	return net.ParseIP(strings.Trim(host, "[]")) == nil && strings.Contains(host, ".") && !strings.HasSuffix(host, ".localhost")
 }
 
 // common is what every admin listener has: health, metrics, the console and the profiler.

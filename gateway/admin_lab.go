@@ -187,6 +187,11 @@ func (l *Lab) report(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = root.Close() }() // it was only read
+	// Before it is opened: what is no file may keep its reader waiting for ever.
+	if i, err := root.Stat(name); err != nil || !i.Mode().IsRegular() {
+		fail(http.StatusNotFound, "no report %.100q", name)
+		return
+	}
 	f, err := root.Open(name)
 	if err != nil {
 		fail(http.StatusNotFound, "no report %.100q", name)

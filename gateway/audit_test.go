@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headgate/audit"
+	"headgate/identity"
 )
 
 // stored is an audit.Sink in memory.
@@ -188,6 +189,25 @@ func TestAudit(t *testing.T) {
 			`admin actor=ann method=POST path=/api/pools/main/drain status=200 detail={"on":true,"reason":"a test"}`,
 			`admin actor=ann method=POST path=/api/pools/other/drain status=404`,
 			"admin actor=ann method=DELETE path=/metrics status=405")
+
+		// Where they have keys a refused one is known by his, and nobody by what he says.
+		key := "hg_readreadreadABCDEFGHIJ0123"
+		hash, err := identity.Hash(identity.NewSecret(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.gateway.Reconfigure(func() Config {
+			c := *r.gateway.live()
+			c.Operators = identity.NewOperators([]identity.AdminKey{{Name: "eyes", Hash: hash, Role: identity.RoleRead}})
+			return c
+		})
+		for _, k := range []string{key, "hg_strangerABCDEFGHIJ0123456"} {
+			req := httptest.NewRequest("POST", "/api/plan", strings.NewReader(`{}`))
+			req.Header.Set("Authorization", "Bearer "+k)
+			req.Header.Set("Headgate-Actor", "ann")
+			admin.ServeHTTP(httptest.NewRecorder(), req)
+		}
+		check("refused operators", "admin actor=eyes for ann method=POST path=/api/plan status=403", "admin actor=nobody known for ann method=POST path=/api/plan status=401")
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -178,6 +179,42 @@ func TestCertificatesAreNotForwarded(t *testing.T) {
 }
 
 // The admin listener asks for a key where there are any, for everything but health.
+// TestRebound: without keys a listener on the loopback answers to addresses and to names
+// that nobody can have registered, and not to a page whose name's address was changed.
+func TestRebound(t *testing.T) {
+	bubble(t, setup{}, func(t *testing.T, r *rig) {
+		admin := r.gateway.Admin(r.metrics)
+		ask := func(method, path, host, at string) int {
+			addr := &net.TCPAddr{IP: net.ParseIP(at), Port: 9090}
+			req := httptest.NewRequest(method, path, strings.NewReader(`{"on":true}`))
+			req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, addr))
+			req.Host = host
+			req.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			admin.ServeHTTP(w, req)
+			return w.Code
+		}
+		for _, c := range []struct {
+			host, at string
+			want     int
+		}{
+			{"evil.test:9090", "127.0.0.1", 421}, {"EVIL.test.", "::1", 421}, {"127.0.0.1.evil.test", "127.0.0.1", 421}, {"localhost.evil.test:1", "127.0.0.1", 421},
+			{"127.0.0.1:9090", "127.0.0.1", 200}, {"[::1]:9090", "::1", 200}, {"localhost:9090", "127.0.0.1", 200}, {"a.localhost:9090", "127.0.0.1", 200}, {"gpu-box:9090", "127.0.0.1", 200},
+			{"headgate.example.com", "10.0.0.9", 200}, // admin.open, in a network of its own
+		} {
+			if got := ask("GET", "/debug/admission", c.host, c.at); got != c.want {
+				t.Errorf("%s at %s: %d, want %d", c.host, c.at, got, c.want)
+			}
+		}
+		if got := ask("POST", "/api/pools/main/drain", "evil.test:9090", "127.0.0.1"); got != 421 {
+			t.Errorf("a switch: %d", got)
+		}
+		if got := ask("GET", "/healthz", "evil.test:9090", "127.0.0.1"); got != 200 {
+			t.Errorf("health: %d", got)
+		}
+	})
+}
+
 func TestOperators(t *testing.T) {
 	const opsKey, scraperKey = "hg_operatorABCDEFGHIJ0123456", "hg_scraperABCDEFGHIJ01234567"
 	hash := func(key string) string {

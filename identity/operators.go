@@ -87,8 +87,8 @@ func NewOperators(keys []AdminKey) *Operators {
 	return o
 }
 
-// Authorize returns the name of the operator whose key r carries, if its role is for
-// the request. The error is a 401 or a 403, and never repeats what was sent.
+// Authorize returns the name of the operator whose key r carries, "" if it is nobody's. The
+// error is a 401, or a 403 if his role is not for the request, and never repeats what was sent.
 func (o *Operators) Authorize(r *http.Request) (name string, err *wire.Error) {
 	key, err := credential(r.Header)
 	switch {
@@ -106,7 +106,7 @@ func (o *Operators) Authorize(r *http.Request) (name string, err *wire.Error) {
 	case !who.until.IsZero() && !time.Now().Before(who.until):
 		return "", unauthorized("the admin key has expired: ask for a new one")
 	case !may(who.role, r):
-		return "", wire.NewError(wire.CodeAccessDenied, "the key of %s has role %s, which is not for %s %.100q", who.name, who.role, r.Method, r.URL.Path)
+		return who.name, wire.NewError(wire.CodeAccessDenied, "the key of %s has role %s, which is not for %s %.100q", who.name, who.role, r.Method, r.URL.Path)
 	}
 	return who.name, nil
 }

@@ -1,6 +1,10 @@
 package sim
 
-import "sync"
+import (
+	"fmt"
+	"runtime/debug"
+	"sync"
+)
 
 // inOrder calls work for 0 to n-1, so many at once as there are workers, and
 // take for each result, in order and never twice at once. The error it returns
@@ -44,7 +48,7 @@ func inOrder[T any](n, workers int, work func(i int) (T, error), take func(i int
 	for range workers {
 		running.Go(func() {
 			for j := range todo {
-				result, err := work(j.i)
+				result, err := caught(work, j.i)
 				j.out <- outcome{result, err}
 			}
 		})
@@ -61,4 +65,15 @@ func inOrder[T any](n, workers int, work func(i int) (T, error), take func(i int
 		i++
 	}
 	return nil
+}
+
+// caught makes an error of a panic: a run may have a policy in which nobody has thought of
+// what it finds, and beside it is a gateway that serves.
+func caught[T any](work func(i int) (T, error), i int) (result T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("run %d broke: %v\n%s", i+1, p, debug.Stack())
+		}
+	}()
+	return work(i)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 )
@@ -65,6 +66,10 @@ func TestInOrderFirstErrorWins(t *testing.T) {
 		})
 		if err == nil || err.Error() != "take 5" {
 			t.Errorf("error %v, want the taker's", err)
+		}
+		err = inOrder(3, 2, func(i int) (int, error) { return 1 / (i - 1), nil }, func(int, int) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), "run 2 broke: runtime error: integer divide by zero") {
+			t.Errorf("error %v, want what the second run broke of", err)
 		}
 		if err := inOrder(0, 4, func(int) (int, error) { panic("work") }, func(int, int) error { panic("take") }); err != nil {
 			t.Error(err)

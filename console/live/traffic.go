@@ -67,7 +67,10 @@ func (f *Feed) sample() {
 			s.classes[of], s.order = c, append(s.order, of)
 		}
 		for _, w := range p.Work(names) {
-			s.classes[relay.Of{Pool: p.Name(), Class: w.Class}].work[w.Tenant] = w
+			// A reload may have brought the class since the pool was asked for its classes.
+			if c := s.classes[relay.Of{Pool: p.Name(), Class: w.Class}]; c != nil {
+				c.work[w.Tenant] = w
+			}
 		}
 	}
 	f.mu.Lock()
@@ -108,8 +111,8 @@ func between(a, b *sample, total bool) now.Point {
 	p := now.Point{At: b.at.UTC(), SpanS: math.Round(span*1e3) / 1e3, Classes: []now.TrafficClass{}}
 	for _, of := range b.order {
 		was, is := a.classes[of], b.classes[of]
-		if was == nil {
-			was = &counters{} // it is new
+		if was == nil || is.held < was.held || is.waste < was.waste {
+			was = &counters{} // it is new, or again
 		}
 		v := now.TrafficClass{Pool: of.Pool, Class: of.Class, Waste: is.waste - was.waste}
 		outcomes := map[string]uint64{}
