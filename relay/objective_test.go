@@ -42,6 +42,9 @@ func (g *rig) judgements() string {
 			continue
 		}
 		for _, m := range f.GetMetric() {
+			if m.GetCounter().GetValue() == 0 {
+				continue
+			}
 			var v []string
 			for _, l := range m.GetLabel() { // by name: by, class, limit, outcome, pool
 				v = append(v, l.GetValue())
