@@ -195,7 +195,7 @@ func checkPods(t *testing.T, command string, w tree, c *config.Config) {
 	if _, err := fmt.Sscan(spec.text("terminationGracePeriodSeconds"), &grace); err != nil {
 		t.Error(err)
 	}
-	if time.Duration(grace-wait)*time.Second <= c.Limits.DrainTimeout {
+	if time.Duration(grace-wait)*time.Second < c.Limits.DrainTimeout+20*time.Second { // what comes after the drain takes some
 		t.Errorf("%s: a grace period of %d s with %d s of sleep, and limits.drain_timeout is %v", command, grace, wait, c.Limits.DrainTimeout)
 	}
 	if got := fmt.Sprint(box["args"]); got != "["+command+" -c /etc/headgate/headgate.yaml]" {

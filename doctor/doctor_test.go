@@ -160,11 +160,11 @@ func TestJudge(t *testing.T) {
 		want       string
 	}{
 		{engine.LlamaCpp, 1024, ""}, {engine.LlamaCpp, 2048, ""}, {engine.LlamaCpp, 2049, "engine_kv_more"}, {engine.LlamaCpp, 512, "engine_kv_fewer"},
-		{engine.VLLM, 1024, ""}, {engine.VLLM, 2048, "engine_kv_more"}, {engine.VLLM, 512, "engine_kv_fewer"}, {engine.VLLM, 0, ""},
+		{engine.VLLM, 1024, ""}, {engine.VLLM, 1040, ""}, {engine.VLLM, 1041, "engine_kv_more"}, {engine.VLLM, 2048, "engine_kv_more"}, {engine.VLLM, 512, "engine_kv_fewer"}, {engine.VLLM, 0, ""},
 	} {
 		e := Engine{Config: engine.Config{Kind: c.kind}, Said: engine.Override{KVTokens: c.configured}}
 		got := ""
-		e.judge(&engine.Capabilities{Slots: 2, KVTokens: 1024, MaxContext: 1024}, nil, func(k *Kind, _, _ string) { got += k.ID })
+		e.judge(&engine.Capabilities{Slots: 2, KVTokens: 1024, MaxContext: 1024, BlockSize: 16}, nil, func(k *Kind, _, _ string) { got += k.ID })
 		if got != c.want {
 			t.Errorf("%s, %d: %q, want %q", c.kind, c.configured, got, c.want)
 		}

@@ -145,8 +145,13 @@ func (e *Engine) look(ctx context.Context, r *Reporter) *engine.Capabilities {
 		return nil
 	}
 	e.clock(seen, bad)
-	if seen.Models == http.StatusUnauthorized || seen.Models == http.StatusForbidden {
-		evidence, do := fmt.Sprintf("GET /v1/models: status %d", seen.Models), "name the variable with its key by api_key_env"
+	asked, status := "/v1/models", seen.Models
+	if !keyless(status) && e.Config.Kind == engine.LlamaCpp {
+		// It shows its models to everybody, and the rest to who has the key.
+		asked, status = "/props", seen.Props
+	}
+	if keyless(status) {
+		evidence, do := fmt.Sprintf("GET %s: status %d", asked, status), "name the variable with its key by api_key_env"
 		if e.Config.APIKeyEnv != "" {
 			do = fmt.Sprintf("set variable %s to the key that the engine was started with (vLLM's and llama-server's --api-key)", e.Config.APIKeyEnv)
 		}
@@ -194,6 +199,11 @@ func (e *Engine) look(ctx context.Context, r *Reporter) *engine.Capabilities {
 		bad(EngineKVUnknown, "kv_tokens is absent, and the engine does not say", "set kv_tokens to what its log says at its start; without it the pool does not get ready")
 	}
 	return &whole
+}
+
+// keyless tells whether a status says that the key is not the engine's.
+func keyless(status int) bool {
+	return status == http.StatusUnauthorized || status == http.StatusForbidden
 }
 
 // unreached tells what it means that an engine was not reached.
@@ -279,6 +289,10 @@ func (e *Engine) judge(said *engine.Capabilities, ordered *bool, bad func(k *Kin
 		if n.key == "kv_tokens" && e.Config.Kind == engine.LlamaCpp && n.configured > n.said && n.configured <= said.Slots*said.MaxContext {
 			// It tells a slot's context, which is all of a pool that slots share, or the slot's
 			// part of one that is divided: which it is, a probe finds.
+			continue
+		}
+		if n.key == "kv_tokens" && e.Config.Kind == engine.VLLM && n.configured > n.said && n.configured-n.said <= said.BlockSize {
+			// vLLM's log counts the block that it keeps for itself, and the adapter does not.
 			continue
 		}
 		switch {

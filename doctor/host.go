@@ -214,7 +214,12 @@ func openMode(r *Reporter, k *Kind, path string, info fs.FileInfo, most fs.FileM
 func Unwritten(key, path string) Check {
 	return Check{Of: key, Run: func(_ context.Context, r *Reporter) {
 		if info, err := os.Stat(path); err == nil { // if not, that is found by who reads it
-			openMode(r, ConfigOpen, path, info, 0o022)
+			// A group is somebody's choice, and everybody is not.
+			k := ConfigGroup
+			if info.Mode()&0o002 != 0 {
+				k = ConfigOpen
+			}
+			openMode(r, k, path, info, 0o022)
 		}
 	}}
 }

@@ -21,6 +21,7 @@ var (
 	ConfigWarning    = kind("config_warning", Warning, "the configuration says what is unlikely to be meant")
 	ConfigUnset      = kind("config_unset", Error, "a variable that the configuration names is not set here")
 	ConfigOpen       = kind("config_open", Error, "others on this machine may write what decides who is let in")
+	ConfigGroup      = kind("config_group", Warning, "a group of users may write what decides who is let in")
 	NothingToCheck   = kind("nothing_to_check", Error, "no configuration is named, and no gateway answers")
 
 	KeyExpired = kind("key_expired", Warning, "a key has expired, and nobody is let in by it")

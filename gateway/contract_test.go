@@ -82,6 +82,7 @@ func TestContextContract(t *testing.T) {
 			`headgate_replan_profile{pool="main",profile="deep"} 1`, `headgate_replan_profile{pool="main",profile="broad"} 0`,
 			`headgate_replan_promises{pool="main"} 1`, `headgate_replan_held{pool="main"} 0`,
 			`headgate_replan_switches_total{outcome="done",pool="main",profile="deep"} 1`,
+			`headgate_replan_switches_total{outcome="failed",pool="main",profile="deep"} 0`,
 		} {
 			if !strings.Contains(metrics, line+"\n") {
 				t.Errorf("/metrics has no %s", line)

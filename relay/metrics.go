@@ -100,7 +100,22 @@ func (m *Metrics) piece(pool, class, outcome string, tokens int) {
 }
 
 func (m *Metrics) judged(pool, class, limit, by, outcome string) {
-	m.limits.WithLabelValues(pool, class, limit, by, outcome).Inc()
+	// Both are there from the first answer on: a share of answers needs both, and one
+	// that is not there is not 0.
+	for _, o := range []string{"on_time", "late"} {
+		c := m.limits.WithLabelValues(pool, class, limit, by, o)
+		if o == outcome {
+			c.Inc()
+		}
+	}
+}
+
+// plans has the counts of a profile's switches begin at 0: what begins at 1 has not
+// increased.
+func (m *Metrics) plans(pool, profile string) {
+	for _, outcome := range []string{"done", "failed", "given_up"} {
+		m.profiles.WithLabelValues(pool, profile, outcome)
+	}
 }
 
 func (m *Metrics) refused(pool, class, cause string) {
@@ -129,7 +144,7 @@ var (
 	descQueue    = poolDesc("class_queue", "Requests of the class that wait.", "class")
 	descLoans    = poolDesc("class_loans", "Holds of the class that are loans now.", "class")
 	descLending  = poolDesc("class_lending_open", "1 while the class lends what it does not use.", "class")
-	descForeign  = poolDesc("engine_foreign", "What the engine runs that was not sent from here, by its gauges and the ledger.", "engine", "resource")
+	descForeign  = poolDesc("engine_foreign", "What the engine runs that was not sent from here, by its gauges and the ledger; 0 of an engine that a fleet shares, of which one replica can't tell.", "engine", "resource")
 	descEngine   = poolDesc("engine_ready", "1 while the engine takes work.", "engine")
 	descSwitch   = poolDesc("switch", "1 while an operator has the switch on: lending_paused, drain, bypass (nothing is decided).", "switch")
 	descProfile  = poolDesc("replan_profile", "1 for the profile that the engine is in, or was last in.", "profile")

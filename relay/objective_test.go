@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"headgate/admission"
 	"headgate/engine"
 	"headgate/engine/enginetest"
@@ -42,6 +44,9 @@ func (g *rig) judgements() string {
 			continue
 		}
 		for _, m := range f.GetMetric() {
+			if m.GetCounter().GetValue() == 0 {
+				continue
+			}
 			var v []string
 			for _, l := range m.GetLabel() { // by name: by, class, limit, outcome, pool
 				v = append(v, l.GetValue())
@@ -50,6 +55,22 @@ func (g *rig) judgements() string {
 		}
 	}
 	return strings.Join(all, ", ")
+}
+
+// TestBothOutcomes: where every answer was late there is a count of those in time too, which a
+// share of them needs.
+func TestBothOutcomes(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	NewMetrics(reg).judged("main", "interactive", "ttft", byClass, "late")
+	families, err := reg.Gather()
+	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != 2 {
+		t.Fatalf("%v, %v", families, err)
+	}
+	for i, want := range []float64{1, 0} { // late, on_time
+		if got := families[0].GetMetric()[i].GetCounter().GetValue(); got != want {
+			t.Errorf("%v", families[0])
+		}
+	}
 }
 
 // TestOwnLimitReclaimsAtOnce: a loan that is predicted to end within what the class

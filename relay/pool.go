@@ -149,6 +149,11 @@ func New(cfg Config) *Pool {
 		why: errNoEngine, idle: make(chan struct{}), listed: map[string]bool{}, switches: map[Switch]SwitchState{}, fleet: newFleet(&cfg),
 		plan: newPlanning(cfg.Replan),
 	}
+	if cfg.Replan != nil {
+		for i := range cfg.Replan.Profiles {
+			cfg.Metrics.plans(cfg.Name, cfg.Replan.Profiles[i].Name)
+		}
+	}
 	p.killCtx, p.kill = context.WithCancelCause(context.Background())
 	p.settings.Store(newSettings(cfg))
 	p.records = make([]*record, cfg.Capacity)

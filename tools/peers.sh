@@ -19,11 +19,14 @@ if [ ${#want[@]} -gt 0 ]; then
 	# Only the programs: nothing is to listen on the machine's ports because of this.
 	policy=/usr/sbin/policy-rc.d
 	[ -e "$policy" ] && policy=
+	[ -z "$policy" ] || trap '"${as[@]}" rm -f "$policy"' EXIT
+	[ -z "$policy" ] || trap 'exit 130' INT TERM HUP # which has EXIT done
 	[ -z "$policy" ] || printf '#!/bin/sh\nexit 101\n' | "${as[@]}" install -m 755 /dev/stdin "$policy"
 	"${as[@]}" apt-get update -q &&
 		"${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${want[@]}" ||
 		missing+=("${want[@]}")
 	[ -z "$policy" ] || "${as[@]}" rm -f "$policy"
+	trap - EXIT INT TERM HUP
 fi
 
 mkdir -p "$into"

@@ -232,10 +232,15 @@ func TestDoctor(t *testing.T) {
 			}
 		}, "config_open"},
 		{"keys that others write", func(w *ward) {
-			if err := os.Chmod(w.path("keys.yaml"), 0o620); err != nil {
+			if err := os.Chmod(w.path("keys.yaml"), 0o622); err != nil {
 				w.t.Fatal(err)
 			}
 		}, "config_open"},
+		{"keys that a group writes", func(w *ward) {
+			if err := os.Chmod(w.path("keys.yaml"), 0o660); err != nil {
+				w.t.Fatal(err)
+			}
+		}, "config_group"},
 		{"a key that is over", func(w *ward) { w.keys(`, expires: "2020-01-01T00:00:00Z"`) }, "key_expired"},
 		{"keys that are all over", func(w *ward) {
 			w.keys(`, expires: "2020-01-01T00:00:00Z"`)
@@ -283,6 +288,17 @@ func TestDoctor(t *testing.T) {
 			}))
 			w.change("slots: 4,", "slots: 4, api_key_env: HEADGATE_TEST_KEY,")
 			w.env["HEADGATE_TEST_KEY"] = engineSecret
+		}, "engine_key"},
+		{"a llama-server with a key", func(w *ward) {
+			w.change("VLLM", w.before(func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+				switch r.URL.Path {
+				case "/health", "/v1/models", "/models":
+					next.ServeHTTP(rw, r)
+				default:
+					http.Error(rw, `{"error":{"code":401,"message":"Invalid API Key","type":"authentication_error"}}`, http.StatusUnauthorized)
+				}
+			}))
+			w.change("kind: vllm", "kind: llamacpp")
 		}, "engine_key"},
 		{"an engine that is dead", func(w *ward) { w.change("VLLM", w.instead("/health", http.StatusServiceUnavailable, "")) }, "engine_not_ready"},
 		{"a page", func(w *ward) { w.change("VLLM", w.instead("/v1/models", http.StatusOK, "<html>")) }, "engine_answers"},

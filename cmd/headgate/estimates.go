@@ -116,7 +116,7 @@ func (e *estimates) save() {
 		return
 	}
 	if err == nil {
-		err = replaceFile(e.file, b)
+		err = replaceFile(e.file, b, nil)
 	}
 	if err != nil {
 		e.log.Warn("estimates were not saved", "file", e.file, "err", err)
@@ -125,13 +125,17 @@ func (e *estimates) save() {
 	e.last = b
 }
 
-// replaceFile writes a file whole or not at all, whenever the machine stops.
-func replaceFile(name string, content []byte) error {
+// replaceFile writes a file whole or not at all, whenever the machine stops. It is for its
+// owner alone, or has the mode and, where root writes, the owner of like.
+func replaceFile(name string, content []byte, like fs.FileInfo) error {
 	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.tmp")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
+	if err == nil && like != nil {
+		err = errors.Join(sameOwner(f, like), f.Chmod(like.Mode().Perm()))
+	}
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), name)

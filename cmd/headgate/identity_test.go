@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,6 +203,55 @@ func TestKeysAreChangedByOneAtATime(t *testing.T) {
 	if err != nil || len(left) != 1 {
 		t.Errorf("%v, %v", left, err)
 	}
+}
+
+// TestKeysFileStaysWhose: a change of a file of keys leaves its mode as it was, and its owner
+// where root changes it; a new one is for its owner alone.
+func TestKeysFileStaysWhose(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys.yaml")
+	for _, c := range []struct {
+		args []string
+		mode os.FileMode // which it is given then
+	}{
+		{[]string{"create", "alice", "-f", file, "--tenant", "t", "--class", "c"}, 0o600},
+		{[]string{"create", "bob", "-f", file, "--tenant", "t", "--class", "c"}, 0o640},
+		{[]string{"rotate", "alice", "-f", file, "--overlap", "1h"}, 0o644},
+		{[]string{"revoke", "bob", "-f", file}, 0o640},
+	} {
+		before, err := os.Stat(file)
+		want := os.FileMode(0o600)
+		if err == nil {
+			want = before.Mode().Perm()
+		}
+		if _, err := command(append([]string{"key"}, c.args...)...); err != nil {
+			t.Fatal(err)
+		}
+		after, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after.Mode().Perm() != want {
+			t.Errorf("%v: mode %o, and before %o", c.args, after.Mode().Perm(), want)
+		}
+		if before != nil && os.Geteuid() == 0 {
+			if a, b := owner(after), owner(before); a != b {
+				t.Errorf("%v: it is %s's, and before %s's", c.args, a, b)
+			}
+		}
+		if err := os.Chmod(file, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() == 0 {
+			if err := os.Chown(file, 65532, 65533); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func owner(info os.FileInfo) string {
+	of := info.Sys().(*syscall.Stat_t)
+	return fmt.Sprintf("%d:%d", of.Uid, of.Gid)
 }
 
 // Where others reach the admin listener it asks for a key, or the operator has said that

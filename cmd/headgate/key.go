@@ -27,8 +27,9 @@ func keyCommand() *cobra.Command {
 into the configuration, under keys or admin.keys.
 
 The commands below do that in a file that keys_file names, which serve reads again
-when it changes. They write it whole, with mode 0600 and without its comments, and
-one at a time; who reads it finds the old or the new one.`,
+when it changes. They write it whole and without its comments, one at a time; who reads it finds the
+old or the new one. A new file has mode 0600; one that is there keeps its mode and,
+where root runs this, its owner.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			key, hash, err := identity.NewKey(rand.Reader)
 			if err != nil {
@@ -303,6 +304,10 @@ func changeKeys(file string, create bool, change func(*config.KeysFile) error) e
 	if err := lock(dir); err != nil {
 		return fmt.Errorf("lock folder %s: %w", dir.Name(), err)
 	}
+	was, err := os.Stat(file)
+	if err != nil {
+		was = nil // which loadKeys tells of
+	}
 	f, err := loadKeys(file)
 	if create && errors.Is(err, fs.ErrNotExist) {
 		f, err = &config.KeysFile{}, nil
@@ -329,5 +334,5 @@ func changeKeys(file string, create bool, change func(*config.KeysFile) error) e
 	if err != nil {
 		return err
 	}
-	return replaceFile(file, text)
+	return replaceFile(file, text, was)
 }

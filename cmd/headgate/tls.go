@@ -43,6 +43,9 @@ func openCertificates(cfg *config.Config, log *slog.Logger, reg prometheus.Regis
 			return nil, fmt.Errorf("tls of the listener for %s: %w", l.name, err)
 		}
 		*l.files = f
+		for _, outcome := range []string{"taken", "refused"} {
+			c.reloads.WithLabelValues(l.name, outcome) // from 0: what begins at 1 has not increased
+		}
 		expires = append(expires, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "headgate_tls_certificate_expiry_timestamp_seconds", Help: "When the certificate that a listener has in use expires.",
 			ConstLabels: prometheus.Labels{"listener": l.name},

@@ -15,14 +15,43 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"headgate/audit"
+	"headgate/certs"
 	"headgate/certs/certstest"
+	"headgate/config"
 )
 
 // TestTLS: clients and operators speak https, operators with a certificate; a certificate
 // that is replaced while a stream runs is used by who comes then, one that does not fit by
 // nobody; and what was decided is in the audit file, the change of configuration too.
 func TestTLS(t *testing.T) {
+	t.Run("counts begin at 0", func(t *testing.T) {
+		dir := t.TempDir()
+		cert, key := certstest.New(t).Pair("first")
+		for name, b := range map[string][]byte{"cert": cert, "key": key} {
+			if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reg := prometheus.NewRegistry()
+		cfg := &config.Config{TLS: &certs.Config{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}}
+		if _, err := openCertificates(cfg, slog.New(slog.DiscardHandler), reg); err != nil {
+			t.Fatal(err)
+		}
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "headgate_tls_reloads_total" && len(f.GetMetric()) == 2 {
+				return
+			}
+		}
+		t.Errorf("what is refused first is no increase: %v", families)
+	})
+
 	a := certstest.New(t)
 	dir := t.TempDir()
 	write := func(name string, b []byte) {

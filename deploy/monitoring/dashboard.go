@@ -117,7 +117,7 @@ var rows = []row{
 		{title: "Items to run", width: 8, stack: true, help: "What there is to do is the store's: all replicas show the same of it.",
 			queries: []query{{`max by (class, state) (headgate_batch_items{class=~"$class"})`, "{{class}} {{state}}"}}},
 		{title: "Age of the oldest batch", unit: "s", width: 8,
-			queries: []query{{`time() - max by (class) (headgate_batch_oldest_timestamp_seconds{class=~"$class"})`, "{{class}}"}}},
+			queries: []query{{`time() - min by (class) (headgate_batch_oldest_timestamp_seconds{class=~"$class"})`, "{{class}}"}}},
 		{title: "Tokens by what they ran on", unit: "short", width: 8, stack: true, help: "Loan: idle capacity of others that would have been wasted.",
 			queries: []query{
 				{`sum by (capacity) (rate(headgate_batch_output_tokens_total{class=~"$class"}[$__rate_interval]))`, "{{capacity}}"},

@@ -96,7 +96,7 @@ var Alerts = []Alert{
 		Means:   "Answers are later than the objective they were held to, for ten minutes, at more than three a minute.",
 		Do:      "`ttft` late with a long `headgate_queue_wait_seconds`: the class waits for admission; raise its floor, or turn `reclaim: reclaim` on for who borrows from it. Late without a wait: the engine is slow; look for long prefills of others (`stall_share`), foreign load (`headgate_engine_foreign`), or an objective that the engine can't keep alone (`headgate probe`). `tpot` late: too many sequences run at once; lower the batch class's ceiling.",
 		Example: []Series{
-			{`headgate_objectives_total{pool="main",class="interactive",limit="ttft",by="class",outcome="on_time"}`, "0+30x40"},
+			{`headgate_objectives_total{pool="main",class="interactive",limit="ttft",by="class",outcome="on_time"}`, "0x40"}, // none is in time
 			{`headgate_objectives_total{pool="main",class="interactive",limit="ttft",by="class",outcome="late"}`, "0+30x40"},
 		},
 		At: "30m", Fires: map[string]string{"pool": "main", "class": "interactive", "limit": "ttft"},
@@ -179,8 +179,8 @@ var Alerts = []Alert{
 	{
 		Name: "HeadgateForeignLoad", Expr: `headgate_engine_foreign{resource="slots"} > 0`, For: "15m", Severity: Warning,
 		Summary: "Engine {{ $labels.engine }} of pool {{ $labels.pool }} runs what Headgate did not send",
-		Means:   "Somebody reaches the engine past the gateway. Admission leaves room for it, and can't protect anybody from it.",
-		Do:      "Close the engine's port to everybody but the gateways (the chart's NetworkPolicy of the engines, or a firewall). A replica that is not in the fleet, or a second fleet of another name, is foreign too.",
+		Means:   "Somebody reaches the engine past the gateway. Admission leaves room for it, and can't protect anybody from it. Only a gateway by itself sees it: of engines that a fleet shares it is always 0, since a replica can't tell it from what the others send.",
+		Do:      "Close the engine's port to everybody but the gateways (the chart's NetworkPolicy of the engines, or a firewall). Another gateway that was given the same engine is foreign too.",
 		Example: []Series{{`headgate_engine_foreign{pool="main",engine="gpu0",resource="slots",instance="a"}`, "2x40"}},
 		At:      "20m", Fires: map[string]string{"pool": "main", "engine": "gpu0", "resource": "slots", "instance": "a"},
 	},
@@ -242,8 +242,8 @@ var Alerts = []Alert{
 	{
 		Name: "HeadgateCertificateExpires", Expr: `headgate_tls_certificate_expiry_timestamp_seconds - time() < 7 * 86400`, For: "1h", Severity: Warning,
 		Summary: "The certificate of {{ $labels.instance }} for {{ $labels.listener }} expires within a week",
-		Means:   "The files have not been renewed, or the renewed ones were refused.",
-		Do:      "Renew them. If they are renewed already, `headgate_tls_reloads_total{outcome=\"refused\"}` has moved and the log says why ([tls.md](tls.md#new-certificates)).",
+		Means:   "The files have not been renewed, or the renewed ones were refused. It fires always for certificates that live for a week or less, since no metric says for how long they were made.",
+		Do:      "Renew them. With certificates that live shorter make the bound a third of what they live, here or in a rule of your own. If they are renewed already, `headgate_tls_reloads_total{outcome=\"refused\"}` has moved and the log says why ([tls.md](tls.md#new-certificates)).",
 		Example: []Series{{`headgate_tls_certificate_expiry_timestamp_seconds{instance="a",listener="clients"}`, "86400x100"}},
 		At:      "70m", Fires: map[string]string{"instance": "a", "listener": "clients"},
 	},
@@ -327,12 +327,15 @@ var Alerts = []Alert{
 		At: "40m", Fires: map[string]string{"pool": "main"},
 	},
 	{
-		Name: "HeadgateBatchOld", Expr: `time() - max by (class) (headgate_batch_oldest_timestamp_seconds) > 20 * 3600`, For: "15m", Severity: Warning,
+		Name: "HeadgateBatchOld", Expr: `time() - min by (class) (headgate_batch_oldest_timestamp_seconds) > 20 * 3600`, For: "15m", Severity: Warning,
 		Summary: "A batch of class {{ $labels.class }} is older than 20 hours and has items to run",
 		Means:   "With the usual `completion_window` of 24 h it will expire, and items that are not done are written to the error file.",
 		Do:      "`headgate batch` lists what there is, `/api/batches` by tenant. Give the class a floor (or `guarantee: window`), so that it runs while others are busy, or add engines.",
-		Example: []Series{{`headgate_batch_oldest_timestamp_seconds{instance="a",class="batch"}`, "-72000x60"}},
-		At:      "40m", Fires: map[string]string{"class": "batch"},
+		Example: []Series{
+			{`headgate_batch_oldest_timestamp_seconds{instance="a",class="batch"}`, "-72000x60"},
+			{`headgate_batch_oldest_timestamp_seconds{instance="b",class="batch"}`, "0x60"},
+		},
+		At: "40m", Fires: map[string]string{"class": "batch"},
 	},
 	{
 		Name: "HeadgateBatchFailing", Expr: `sum by (class) (rate(headgate_batch_items_done_total{result="failed"}[15m])) / sum by (class) (rate(headgate_batch_items_done_total[15m])) > 0.1`, For: "15m", Severity: Warning,

@@ -18,8 +18,9 @@ type Seen struct {
 	// Kind is what it answers as, and By what tells; "": it is none that shows itself.
 	Kind engine.Kind
 	By   string
-	// Models is the status of its model list.
-	Models int
+	// Models is the status of its model list, Props that of llama-server's /props; 0: it did
+	// not come.
+	Models, Props int
 	// Slots and Ordered are what vLLM says in its development mode alone: how many sequences
 	// it runs, and whether it orders by priority; 0 and nil: it does not say.
 	Slots   int
@@ -50,22 +51,29 @@ func Recognise(ctx context.Context, cfg engine.Config) (Seen, error) {
 	if t, err := http.ParseTime(models.Header.Get("Date")); err == nil {
 		s.Date = t
 	}
-	get := func(path string) []byte {
+	get := func(path string) (body []byte, status int) {
 		r, err := web.Get(ctx, path, maxShown)
-		if err != nil || r.Status != http.StatusOK {
-			return nil
+		switch {
+		case err != nil:
+			return nil, 0
+		case r.Status != http.StatusOK:
+			return nil, r.Status
 		}
-		return r.Body
+		return r.Body, r.Status
 	}
 	is := func(k engine.Kind, format string, args ...any) { s.Kind, s.By = k, fmt.Sprintf(format, args...) }
-	if p := gjson.ParseBytes(get("/props")); p.Get("total_slots").Exists() || p.Get("default_generation_settings").Exists() {
+	props, status := get("/props")
+	s.Props = status
+	if p := gjson.ParseBytes(props); p.Get("total_slots").Exists() || p.Get("default_generation_settings").Exists() {
 		is(engine.LlamaCpp, "/props tells of its slots")
 		return s, nil
 	}
 	// vLLM has such a page in its development mode, and SGLang always.
-	info := gjson.ParseBytes(get("/server_info"))
+	page, _ := get("/server_info")
+	info := gjson.ParseBytes(page)
 	if !info.Exists() {
-		info = gjson.ParseBytes(get("/get_server_info")) // SGLang's former name
+		page, _ = get("/get_server_info") // SGLang's former name
+		info = gjson.ParseBytes(page)
 	}
 	switch v := info.Get("vllm_config"); {
 	case v.Exists():
@@ -80,7 +88,7 @@ func Recognise(ctx context.Context, cfg engine.Config) (Seen, error) {
 		is(engine.SGLang, "/server_info tells of its scheduler")
 		return s, nil
 	}
-	metrics := get("/metrics")
+	metrics, _ := get("/metrics")
 	for _, k := range []struct {
 		kind engine.Kind
 		name string

@@ -144,6 +144,7 @@ func TestRefusals(t *testing.T) {
 		{"files of each its own", []string{"-f", fleet, "--set", "config.batch.bucket=null,config.batch.dir=/x"}, "config.batch.bucket"},
 		{"a controller of nothing", []string{"-f", one, "--set", "controller.enabled=true"}, "no fleet to lead"},
 		{"a policy for every pod", []string{"-f", one, "--set", "enginePolicy.enabled=true"}, "enginePolicy.podLabels is empty"},
+		{"an admin listener for everybody", []string{"-f", one, "--set-json", "networkPolicy.admin=[]"}, "/networkPolicy/admin"},
 		{"a value that is not there", []string{"-f", one, "--set", "replicaCount=2"}, "replicaCount"},
 		{"a value of another type", []string{"-f", one, "--set-string", "replicas=two"}, "replicas"},
 		{"an old cluster", []string{"-f", one, "--kube-version", "1.29.0"}, "kubeVersion"},
@@ -154,5 +155,18 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%v: %v, want %q:\n%.500s", v.args, err, v.refuse, out)
 			}
 		})
+	}
+}
+
+// TestAdminPolicy: without the schema too an empty list lets in the namespace, and not
+// everybody, as it would in a NetworkPolicy.
+func TestAdminPolicy(t *testing.T) {
+	helm := program(t, "helm")
+	for _, admin := range []string{"[]", "null"} {
+		out, err := template(t, helm, "-f", chart+"/ci/one-values.yaml", "--skip-schema-validation", "--set-json", "networkPolicy.admin="+admin, "--show-only", "templates/networkpolicy.yaml")
+		_, from, ok := strings.Cut(out, "ports: [{port: admin}]\n")
+		if err != nil || !ok || strings.Join(strings.Fields(from), " ") != "from: - podSelector: {}" {
+			t.Errorf("%s: %v\n%s", admin, err, out)
+		}
 	}
 }

@@ -100,7 +100,7 @@ spec:
   serviceAccountName: {{ include "headgate.fullname" $root }}
   automountServiceAccountToken: false # it asks the cluster for nothing
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ add .drainSeconds .preStopSeconds 10 }}
+  terminationGracePeriodSeconds: {{ add .drainSeconds .preStopSeconds 20 }}
   securityContext: {{- toYaml .podSecurityContext | nindent 4 }}
   {{- with .imagePullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
