@@ -187,9 +187,9 @@ func (h *Hook) validate(l *list, at string) {
 		if h.Command[0] == "" {
 			l.bad(at+".command[0]", "nothing", "the path of a program")
 		}
-		for _, n := range []struct{ key, value string }{{"method", h.Method}, {"body", h.Body}, {"key_env", h.KeyEnv}} {
+		for _, n := range []struct{ key, value, shown string }{{"method", h.Method, h.Method}, {"body", h.Body, identity.Redacted}, {"key_env", h.KeyEnv, identity.Redacted}} {
 			if n.value != "" {
-				l.bad(at+"."+n.key, identity.Redacted, "nothing with command")
+				l.bad(at+"."+n.key, n.shown, "nothing with command")
 			}
 		}
 		return

@@ -76,6 +76,7 @@ func ids(t *testing.T, lines string) []string {
 
 // TestSDKBatch: OpenAI's SDK runs files and batches, from the upload to the last line.
 func TestSDKBatch(t *testing.T) {
+	t.Parallel()
 	k := newKeys(t)
 	e := headgate.StartEngine(t, "--speed", "0.1")
 	g := headgate.Start(t, batchConfig(k, t.TempDir(), e.URL)).AwaitReady()
@@ -225,6 +226,7 @@ func admin(t *testing.T, g *headgate.Gateway, path string) string {
 
 // TestSDKBatchEndpoints: every endpoint that batches may have.
 func TestSDKBatchEndpoints(t *testing.T) {
+	t.Parallel()
 	k := newKeys(t)
 	e := headgate.StartEngine(t, "--speed", "0.1")
 	g := headgate.Start(t, batchConfig(k, t.TempDir(), e.URL)).AwaitReady()
@@ -336,6 +338,7 @@ func hasEnded(b gjson.Result) bool { return slices.Contains(ended, b.Get("status
 // TestBatchBadInput: what is wrong with a file is told by line, nothing of it runs, and
 // the next batch does.
 func TestBatchBadInput(t *testing.T) {
+	t.Parallel()
 	k := newKeys(t)
 	e := headgate.StartEngine(t, "--speed", "0.1")
 	g := headgate.Start(t, batchConfig(k, t.TempDir(), e.URL)).AwaitReady()
@@ -396,6 +399,7 @@ var (
 // each request has one line, and what was checkpointed of an answer is not generated
 // again. What was done before is seen while it runs.
 func TestBatchSurvives(t *testing.T) {
+	t.Parallel()
 	const slots, checkpoint = 4, 32
 	n, kills, tokens := *crashItems, *crashKills, *crashTokens
 	k := newKeys(t)
@@ -469,6 +473,7 @@ func made(t *testing.T, engine string) int {
 // TestBatchStops: a gateway that is told to stop does not wait for a batch, and the next
 // one goes on with it.
 func TestBatchStops(t *testing.T) {
+	t.Parallel()
 	k := newKeys(t)
 	e := headgate.StartEngine(t, "--speed", "0.1")
 	dir := t.TempDir()

@@ -82,6 +82,7 @@ pools:
 `
 
 func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
 	curl, node := need.Tool(t, "curl"), need.Tool(t, "node")
 	need.NodeModules(t, sdk)
 	demo := headgate.StartDemo(t).AwaitReady()

@@ -53,6 +53,7 @@ func fast(args ...string) func(t *testing.T) string {
 // TestProbe: what is found of an engine is what it is, or it is unknown. Of the layout
 // of its KV it is always found.
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	layout := []prober.Subject{prober.KVLayout}
 	common := truth{prober.Steps: simengine.DefaultModel(), prober.Waiting: prober.Waits, prober.WholePrompt: prober.Whole, prober.AbortTold: string(engine.ByProgress)}
 	with := func(more truth) truth {
@@ -202,6 +203,7 @@ func TestProbeWantsConsent(t *testing.T) {
 // TestProbeEnds: whatever ends a probe, its requests end with it; and beside others'
 // requests it does not begin.
 func TestProbeEnds(t *testing.T) {
+	t.Parallel()
 	e := headgate.StartEngine(t, "--speed", "1")
 	cmd := exec.CommandContext(t.Context(), headgate.Binary(t), "probe", "--url", e.URL, "--kind", "vllm", "--yes", "--only", "slots", "--out", filepath.Join(t.TempDir(), "p"))
 	var out strings.Builder
@@ -267,6 +269,7 @@ func tryProbe(t *testing.T, args, dir string) {
 // TestServeWithProfile: a gateway knows of its engine what a probe found, and warns of
 // what is configured otherwise.
 func TestServeWithProfile(t *testing.T) {
+	t.Parallel()
 	e := headgate.StartEngine(t, "--speed", fmt.Sprint(speed))
 	file := filepath.Join(t.TempDir(), "profile.json")
 	run(t, t.TempDir(), headgate.Binary(t), "probe", "--url", e.URL, "--kind", "vllm", "--yes", "--only", "slots", "--out", file)

@@ -101,6 +101,7 @@ func newProfiles(t *testing.T, kind, model string, of func(port string) launches
 // TestTenSwitches: an engine under load is restarted ten times to be deep or broad. Every
 // request is answered whole, sessions go on, and what one was promised it has.
 func TestTenSwitches(t *testing.T) {
+	t.Parallel()
 	t.Run("headgate", func(t *testing.T) {
 		binary := headgate.Binary(t)
 		p := newProfiles(t, "vllm", "simulated", func(port string) launches {
