@@ -96,7 +96,7 @@ func TestDocumentedCommands(t *testing.T) {
 	counts := map[string]int{}
 	for _, b := range blocks(t) {
 		name, text, named := strings.Cut(strings.TrimPrefix(b.text, "# "), "\n")
-		if b.language != "yaml" || !named || !strings.HasSuffix(name, ".yaml") {
+		if b.language != "yaml" || !named || !strings.HasPrefix(b.text, "# ") || !strings.HasSuffix(name, ".yaml") {
 			continue
 		}
 		text = regexp.MustCompile(`sha256:<[^>]*>`).ReplaceAllString(text, hash)
