@@ -37,6 +37,7 @@ const main = h('main', {id: 'main', tabindex: '-1'}, h('header', {class: 'view-h
 const said = h('p', {class: 'unseen', 'aria-live': 'polite'})
 const version = h('span')
 
+document.getElementById('start')?.remove() // what is painted while this is on its way
 document.body.append(
   h('a', {class: 'skip', href: '#main', onclick: e => {
     e.preventDefault() // the address is the view's
