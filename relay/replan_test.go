@@ -73,6 +73,8 @@ func (s *profiled) listen(profile string) {
 // hook is how the engine is taken to a profile.
 func (s *profiled) hook(profile string) Hook {
 	return func(ctx context.Context) error {
+		// An engine that says it is idle has its last answer still on its way, in this very moment.
+		time.Sleep(time.Millisecond)
 		s.mu.Lock()
 		s.hooks = append(s.hooks, profile)
 		s.cut += s.alive
