@@ -127,6 +127,17 @@ func (s *served) file(p *identity.Principal) *batch.File {
 	return f
 }
 
+// batch makes one of a file of one request.
+func (s *served) batch(p *identity.Principal) (*batch.File, *batch.Batch) {
+	s.t.Helper()
+	f := s.file(p)
+	b, failed := s.Create(s.t.Context(), p, &batch.NewBatch{Input: f.ID, Endpoint: "/v1/completions", Window: "24h"})
+	if failed != nil {
+		s.t.Fatal(failed)
+	}
+	return f, b
+}
+
 func said(err *wire.Error) string {
 	if err == nil {
 		return "ok"
@@ -363,11 +374,7 @@ func TestCreate(t *testing.T) {
 // TestTenants: what another tenant has is what nobody has, to every call.
 func TestTenants(t *testing.T) {
 	s := newServed(t, batchtest.NewMemory())
-	f := s.file(alice)
-	b, failed := s.Create(t.Context(), alice, &batch.NewBatch{Input: f.ID, Endpoint: "/v1/completions", Window: "24h"})
-	if failed != nil {
-		t.Fatal(failed)
-	}
+	f, b := s.batch(alice)
 	ask := func(p *identity.Principal, file, id string) (answers []string) {
 		add := func(failed *wire.Error) { answers = append(answers, said(failed)) }
 		_, failed := s.File(t.Context(), p, file)
@@ -407,11 +414,7 @@ func TestTenants(t *testing.T) {
 // TestLifeOfFilesAndBatches: what can't be done any more, or not yet, says so.
 func TestLifeOfFilesAndBatches(t *testing.T) {
 	s := newServed(t, batchtest.NewMemory())
-	f := s.file(alice)
-	b, failed := s.Create(t.Context(), alice, &batch.NewBatch{Input: f.ID, Endpoint: "/v1/completions", Window: "24h"})
-	if failed != nil {
-		t.Fatal(failed)
-	}
+	f, b := s.batch(alice)
 	if failed := s.Delete(t.Context(), alice, f.ID); failed == nil || failed.Code != wire.CodeWrongState {
 		t.Errorf("a file that is being read: %s", said(failed))
 	}
@@ -504,11 +507,7 @@ func TestWindows(t *testing.T) {
 func TestResults(t *testing.T) {
 	store := batchtest.NewMemory()
 	s := newServed(t, store)
-	f := s.file(alice)
-	b, failed := s.Create(t.Context(), alice, &batch.NewBatch{Input: f.ID, Endpoint: "/v1/completions", Window: "24h"})
-	if failed != nil {
-		t.Fatal(failed)
-	}
+	_, b := s.batch(alice)
 	const n = 50
 	var items []batch.Item
 	for i := range n {
@@ -552,11 +551,7 @@ func TestResults(t *testing.T) {
 // Operators see the sizes of files that there still are.
 func TestSummaries(t *testing.T) {
 	s := newServed(t, batchtest.NewMemory())
-	f := s.file(alice)
-	b, failed := s.Create(t.Context(), alice, &batch.NewBatch{Input: f.ID, Endpoint: "/v1/completions", Window: "24h"})
-	if failed != nil {
-		t.Fatal(failed)
-	}
+	_, b := s.batch(alice)
 	ctx, now := t.Context(), time.Now()
 	_, err := s.store.AddItems(ctx, b.ID, []batch.Item{{Batch: b.ID, Line: 1, CustomID: "a"}, {Batch: b.ID, Line: 2, CustomID: "b"}})
 	err = errors.Join(err, s.store.Start(ctx, b.ID, now))
