@@ -6,7 +6,8 @@ import (
 )
 
 // Brief is the state for somebody who looks often: a Snapshot without its holds, so that
-// what it costs does not grow with them, and with what a look wants to have in words.
+// what it costs grows with the loans and with who is late and not with all that runs, and
+// with what a look wants to have in words.
 //
 // Alternatives: to keep it up to date with every step would be cheaper for who looks and
 // dearer for every request, and mostly nobody looks.
