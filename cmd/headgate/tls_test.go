@@ -36,7 +36,7 @@ func TestTLS(t *testing.T) {
 			}
 		}
 		reg := prometheus.NewRegistry()
-		cfg := &config.Config{TLS: &certs.Config{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}}
+		cfg := &config.Config{TLS: &certs.Config{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key"), ClientAuth: certs.AuthNone}}
 		if _, err := openCertificates(cfg, slog.New(slog.DiscardHandler), reg); err != nil {
 			t.Fatal(err)
 		}
