@@ -94,6 +94,7 @@ type class struct {
 	pressed          Time   // when its demand last did not fit
 	opened           Time   // when its lending last opened
 	thrash           uint8  // doublings of IdleAfter
+	lossless         bool   // what is recalled for it finds its work again
 	idled            Time   // idle time that has not taken a doubling back yet
 	gaps             gaps   // how long it is idle
 	comes            gaps   // how long from one request to the next
@@ -140,6 +141,7 @@ type engine struct {
 	calm      Time   // since when it has not preempted, or slack was last lowered
 	timing    timing
 	lastFirst Time    // when a hold's first token last came
+	says      bool    // it says in the end how much of a prompt it found in its cache
 	starting  []int32 // holds without a token yet
 	untrue    int     // reclaims in a row that it did not confirm
 	ledger    peak
@@ -213,6 +215,8 @@ type hold struct {
 	piece     int32  // tokens of a prompt that it only warms; 0 is the whole request
 	starting  bool   // it has no token yet
 	alone     bool   // no other hold of the engine was starting meanwhile
+	again     bool   // its request was begun before: much of its prompt may be cached
+	counted   bool   // cached is what the engine found
 	together  bool   // it was sent while others of the engine were on their way out
 	prompt    int32
 	cached    int32
@@ -451,6 +455,7 @@ func (c *Core) apply(t *Table) {
 	c.reckon()
 	c.forgiven()
 	for k := range c.classes {
+		c.classes[k].lossless = c.lossless(&c.classes[k])
 		c.absorb(Class(k))
 		c.expose(Class(k))
 		c.review(Class(k))
@@ -679,6 +684,7 @@ func (c *Core) ended(ev *Event) {
 	if ev.Cause == CauseFinished {
 		en.faults = 0 // not every answer has a first token
 	}
+	c.learnCounted(h, ev)
 	if ev.Cause == CauseFinished && !warmed {
 		c.learnLength(h)
 		c.learnPace(en, h)

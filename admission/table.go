@@ -93,7 +93,8 @@ type ClassSpec struct {
 	Survival Amount
 	Headroom Amount // kept above the recent peak while lending is open
 	// IdleAfter is how far back a peak of use counts, and how long the class
-	// must be idle before its lending reopens after a recall.
+	// must be idle before its lending reopens after a recall; a sixteenth of it
+	// where recalls lose next to nothing, with ReopenSettled.
 	IdleAfter time.Duration
 	Mode      Mode
 	LoanLife  time.Duration // for Deadline: the agreed life of a loan

@@ -175,9 +175,31 @@ func (c *Core) learnStart(h *hold) {
 	en.lastFirst = c.now
 	cl.firsts[cl.firstAt] = c.now - h.admitted
 	cl.firstAt = (cl.firstAt + 1) % uint8(len(cl.firsts))
-	if work := h.prompt - h.cached; h.alone && work > 0 {
+	// What was found in a cache may be known only when the answer is over, if ever. One that
+	// goes on surely found much of its prompt, and would tell that a prefill takes nothing.
+	if !en.spec.Caches || h.counted || !h.again && !en.says {
+		en.learnPrefill(h, h.cached)
+	}
+}
+
+// learnCounted learns from the end of a hold of which the engine says then how much of its
+// prompt it found.
+func (c *Core) learnCounted(h *hold, ev *Event) {
+	en := &c.engines[h.engine]
+	if ev.Cause != CauseFinished || !en.spec.Caches || h.counted {
+		return
+	}
+	en.says = en.says || ev.Cached > 0
+	if en.says && h.first != 0 && (ev.Cached > 0 || !h.again) {
+		en.learnPrefill(h, max(h.cached, ev.Cached))
+	}
+}
+
+// learnPrefill learns what a prefill takes from a hold that began by itself.
+func (en *engine) learnPrefill(h *hold, cached int32) {
+	if work := h.prompt - cached; h.alone && work > 0 {
 		since := max(h.admitted, h.scheduled)
-		en.timing.prefill[bits.Len32(uint32(work))].add(c.now-since, work)
+		en.timing.prefill[bits.Len32(uint32(work))].add(h.first-since, work)
 	}
 }
 

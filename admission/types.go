@@ -95,9 +95,9 @@ const (
 	Offer     Kind = 1 + iota // a request asks to be admitted: ID, Class, Tenant, Prompt, Out, N, Flags
 	Cancel                    // a waiting request's client is gone, or, with a Cause, nothing can serve it any more: ID
 	Bar                       // others are the engines now that can't run a request: ID, Barred
-	Scheduled                 // the engine has begun with a hold: Hold, Cached
+	Scheduled                 // the engine has begun with a hold: Hold, Cached, Flags
 	Progress                  // a hold has produced tokens: Hold, Out, and Prompt once the engine has said it
-	Ended                     // a hold's attempt is over: Hold, Out, Flags, Cause
+	Ended                     // a hold's attempt is over: Hold, Out, Flags, Cause, and Cached where the engine said so
 	Released                  // the engine has confirmed that a hold's capacity is free: Hold
 	Observe                   // a sample of an engine: Engine, Gauge
 	Apply                     // a new table
@@ -113,6 +113,10 @@ const Undeclared = -1
 // be neither resumed nor started again unseen. Of a Progress: so it is now, as it
 // turned out.
 const FlagWhole = 1
+
+// FlagCounted, of a Scheduled: Cached is what the engine found in its cache, if that is
+// nothing, too.
+const FlagCounted = 1
 
 // FlagUnsplit, of an Offer and of the Ended of a piece that failed: the beginning
 // of the prompt can't be computed by itself. The request starts whole, or not yet.

@@ -269,7 +269,7 @@ type Class struct {
 	Ceiling Amount `yaml:"ceiling,omitempty"`
 	// Headroom is kept above the class's recent peak while it lends; absent: none. Raise it if bursts keep recalling what was just lent.
 	Headroom Amount `yaml:"headroom,omitempty"`
-	// IdleAfter is how far back a peak of use counts against lending, and how long the class must be idle to lend again after a recall. Raise it for bursty traffic, lower it to lend sooner.
+	// IdleAfter is how far back a peak of use counts against lending, and how long the class must be idle to lend again after a recall. Raise it for bursty traffic, lower it to lend sooner. With reopen settled the class waits a sixteenth of it where all engines of the pool cache prefixes and every other class has reclaim: reclaim.
 	IdleAfter time.Duration `yaml:"idle_after"`
 	// Reopen says when a class that was recalled lends again: idle, once it has been idle for its idle_after; settled, once what it lent before is back too and the idle time to be expected is worth more than a recall.
 	Reopen string `yaml:"reopen"`

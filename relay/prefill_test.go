@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"headgate/admission"
 	"headgate/engine"
 	"headgate/journal"
 )
@@ -68,6 +70,42 @@ func TestPrefills(t *testing.T) {
 		}
 		if got := p.least(tokens); got != want {
 			t.Fatalf("%d tokens take %v at the least, want %v", tokens, got, want)
+		}
+	})
+}
+
+// TestLearnsWhatWasComputed: what an engine says at the end of an answer that it found in its
+// cache is taken off what the prefill is learned by.
+func TestLearnsWhatWasComputed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		caches := true
+		g := newRig(t, options{configure: func(c *engine.Config) { c.Capabilities.PrefixCache = &caches }})
+		for _, s := range []struct {
+			cached int
+			took   time.Duration
+		}{{90, time.Second}, {90, 100 * time.Millisecond}} {
+			pass(time.Second)
+			c := g.serve("interactive", strings.Replace(sent(true, ""), "hello", strings.Repeat("hello ", 100), 1))
+			call := g.engines[0].Accept(t)
+			pass(s.took)
+			call.Emit(1)
+			call.Send(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"test-model","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n" +
+				`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"test-model","choices":[],"usage":{"prompt_tokens":100,"completion_tokens":1,"total_tokens":101,` +
+				fmt.Sprintf(`"prompt_tokens_details":{"cached_tokens":%d}}}`, s.cached) + "\n\n")
+			call.End()
+			settle()
+			g.wantCode(c, "")
+		}
+		var d admission.Demands
+		g.pool.mu.Lock()
+		g.pool.core.decider.(*admission.Core).Demands(&d)
+		g.pool.mu.Unlock()
+		least := map[int32]time.Duration{}
+		for _, p := range d.Engines[0].Speed.Prefills {
+			least[p.Tokens] = time.Duration(p.Took)
+		}
+		if len(least) != 2 || least[10] != 100*time.Millisecond {
+			t.Errorf("prefills are %v, want 10 tokens in 100ms, and all of the first prompt in 1s", least)
 		}
 	})
 }

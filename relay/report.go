@@ -69,7 +69,7 @@ func (a *attempt) tell() (again bool) {
 	if r.kept != nil {
 		p.barLocked(r) // to what was begun the name that was asked for is nothing
 	}
-	p.stepLocked(r.mind, &admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(out), Flags: a.flags, Cause: a.cause, Retry: a.retry})
+	p.stepLocked(r.mind, &admission.Event{Kind: admission.Ended, Hold: a.admit.Hold, Out: int32(out), Cached: int32(a.cached), Flags: a.flags, Cause: a.cause, Retry: a.retry})
 	again = r.stage != stageOver
 	a.comesLocked()
 	if again && !a.piece() && r.kept == nil {

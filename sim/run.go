@@ -441,7 +441,7 @@ func (r *runner) take(ev *simengine.Event) error {
 			}
 		}
 		if r.gates != nil {
-			return r.step(r.gate(i), &admission.Event{Kind: admission.Scheduled, Hold: a.hold, Cached: ev.Cached})
+			return r.step(r.gate(i), &admission.Event{Kind: admission.Scheduled, Hold: a.hold, Cached: ev.Cached, Flags: admission.FlagCounted})
 		}
 	case simengine.Preempted:
 		q.Preemptions++
