@@ -11,7 +11,9 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"io"
 	"io/fs"
 	"mime"
@@ -32,9 +34,23 @@ var placeholder []byte
 // Path is where the console is on the admin listener.
 const Path = "/console/"
 
-// policy lets a page have nothing but files of its own and the listener's API: what somebody
-// gets into it by a name or a message can't run, and can't send anything anywhere.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// policy lets a page have nothing but its style, files of its own and the listener's API: what
+// somebody gets into it by a name or a message can't run, and can't send anything anywhere.
+func policy(style string) string {
+	return "default-src 'none'; script-src 'self'; style-src " + style + "; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
+
+// styleOf is what a policy has to allow for the style that a page brings with it, 'none'
+// where it brings none.
+func styleOf(page []byte) string {
+	_, rest, ok := bytes.Cut(page, []byte("<style>"))
+	style, _, closed := bytes.Cut(rest, []byte("</style>"))
+	if !ok || !closed {
+		return "'none'"
+	}
+	sum := sha256.Sum256(style)
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
 
 // Built tells whether the binary has the console in it.
 func Built() bool { return built(dist) }
@@ -70,12 +86,17 @@ func handler(from fs.FS) http.Handler {
 			return err
 		})
 	}
-	if err != nil {
+	page, unpacked := []byte(nil), error(nil)
+	if f, ok := files["index.html"]; ok {
+		page, unpacked = f.plain()
+	}
+	if err = errors.Join(err, unpacked); err != nil {
 		panic("console: what was embedded can't be read: " + err.Error()) // it is in memory
 	}
+	allowed := policy(styleOf(page))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", policy)
+		h.Set("Content-Security-Policy", allowed)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
@@ -118,7 +139,16 @@ func kind(name string) string {
 	return mime.TypeByExtension(path.Ext(name))
 }
 
-func (f *file) serve(w http.ResponseWriter, r *http.Request) {
+// plain is the file as it was before it was compressed.
+func (f file) plain() ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(f.gz))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", f.kind)
 	h.Set("Etag", f.tag)
@@ -135,8 +165,9 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	body := f.gz
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-	} else if plain, err := gzip.NewReader(bytes.NewReader(f.gz)); err == nil {
-		if body, err = io.ReadAll(plain); err != nil {
+	} else {
+		var err error
+		if body, err = f.plain(); err != nil {
 			http.Error(w, "the file is broken", http.StatusInternalServerError)
 			return
 		}

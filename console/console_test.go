@@ -26,9 +26,11 @@ func packed(t *testing.T, text string) *fstest.MapFile {
 // What is embedded is sent as it is to who takes it so, and unpacked to who does not. Files
 // whose names change with them are kept for ever, and the page is asked for again.
 func TestHandler(t *testing.T) {
+	// The sum was made by openssl dgst -sha256 -binary | base64.
+	const page, allowed = "<!doctype html><style>p{color:red}</style><p>", "style-src 'sha256-p0bF+un5yUb9MBO6xRb8kPHlY2BdpHVtLiFkDrZPF64=';"
 	h := handler(fstest.MapFS{
 		"dist/.gitignore":              {Data: []byte("*")},
-		"dist/app/index.html.gz":       packed(t, "<!doctype html>"),
+		"dist/app/index.html.gz":       packed(t, page),
 		"dist/app/assets/main-1.js.gz": packed(t, "console.log(1)"),
 		"dist/app/gate.svg.gz":         packed(t, "<svg/>"),
 	})
@@ -36,8 +38,8 @@ func TestHandler(t *testing.T) {
 		path, accept, kind, cache, body string
 		status                          int
 	}{
-		{"/console/", "gzip, br", "text/html; charset=utf-8", "no-cache", "<!doctype html>", 200},
-		{"/console/index.html", "", "text/html; charset=utf-8", "no-cache", "<!doctype html>", 200},
+		{"/console/", "gzip, br", "text/html; charset=utf-8", "no-cache", page, 200},
+		{"/console/index.html", "", "text/html; charset=utf-8", "no-cache", page, 200},
 		{"/console/assets/main-1.js", "gzip", "text/javascript; charset=utf-8", "public, max-age=31536000, immutable", "console.log(1)", 200},
 		{"/console/gate.svg", "identity", "image/svg+xml", "no-cache", "<svg/>", 200},
 		{"/console/assets/main-0.js", "gzip", "", "", "", 404},
@@ -49,7 +51,7 @@ func TestHandler(t *testing.T) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		said := w.Header()
-		if p := said.Get("Content-Security-Policy"); !strings.HasPrefix(p, "default-src 'none'") || strings.Contains(p, "unsafe") {
+		if p := said.Get("Content-Security-Policy"); !strings.HasPrefix(p, "default-src 'none'") || !strings.Contains(p, allowed) || strings.Contains(p, "unsafe") {
 			t.Errorf("%s: policy %q", c.path, p)
 		}
 		if w.Code != c.status {

@@ -19,9 +19,26 @@ const compress = {
   },
 }
 
+// The page brings its stylesheet with it, so that nothing else has to arrive before it is
+// painted. The handler allows it by its hash.
+const inlineStyle = {
+  name: 'headgate-inline-style',
+  transformIndexHtml: {
+    order: 'post',
+    handler(html, {bundle}) {
+      if (!bundle) return html // the development server's has none yet
+      return html.replace(/<link rel="stylesheet"[^>]* href="\.\/([^"]+)">/g, (_, name) => {
+        const {source} = bundle[name]
+        delete bundle[name]
+        return `<style>${source}</style>`
+      })
+    },
+  },
+}
+
 export default defineConfig({
   base: './', // it may be served below another path, by a proxy
-  plugins: [compress],
+  plugins: [inlineStyle, compress],
   server: {proxy: {'/api': 'http://127.0.0.1:9090'}},
   build: {
     outDir: out,
