@@ -17,17 +17,15 @@ type Change struct {
 	// in a file does not change what it is.
 	Path     string
 	At       string // its place in the new file, as problems have it
-	Old, New string // as files say them; "" is absent
-	Secret   bool   // neither is to be shown
+	Old, New string // as files say them, but for secrets, which are redacted; "" is absent
 	Restart  bool   // a running process can't take it over
 }
 
-// Shown is one of the change's values as it may be shown.
-func (c *Change) Shown(value string) string {
-	if c.Secret && value != "" {
-		return identity.Redacted
+func redacted(value string) string {
+	if value == "" {
+		return ""
 	}
-	return value
+	return identity.Redacted
 }
 
 // restarts tells for each setting, or all below it, whether a change of it needs a
@@ -100,7 +98,10 @@ func needsRestart(setting string) bool {
 func Changes(old, new *Config) []Change {
 	var changes []Change
 	walk(old.filled(), new.filled(), func(at spot, old, new string) {
-		changes = append(changes, Change{Path: at.names, At: at.path, Old: old, New: new, Secret: at.secret, Restart: needsRestart(at.setting)})
+		if at.secret {
+			old, new = redacted(old), redacted(new)
+		}
+		changes = append(changes, Change{Path: at.names, At: at.path, Old: old, New: new, Restart: needsRestart(at.setting)})
 	})
 	return changes
 }

@@ -142,7 +142,7 @@ func TestShowSafe(t *testing.T) {
 	old, _ := Parse("hg.yaml", []byte(file))
 	other, _ := Parse("hg.yaml", fmt.Appendf(nil, everything, 8))
 	changes := Changes(old, other)
-	if len(changes) != 1 || changes[0].Path != "keys[k].hash" || changes[0].At != "keys[0].hash" || changes[0].Shown(changes[0].New) != "[redacted]" || changes[0].Shown("") != "" {
+	if len(changes) != 1 || changes[0].Path != "keys[k].hash" || changes[0].At != "keys[0].hash" || changes[0].New != "[redacted]" || changes[0].Old != "[redacted]" {
 		t.Errorf("%+v", changes)
 	}
 }

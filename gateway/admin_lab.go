@@ -29,6 +29,9 @@ type Lab struct {
 	Simulate func(context.Context, *WhatIf) (*WhatIfView, error)
 
 	running sync.Mutex
+
+	listing sync.Mutex
+	listed  map[string]ReportView // what was listed last: a report that is as it was is not read again
 }
 
 // ErrWhatIf is a simulation that can't be run as it was asked for.
@@ -90,16 +93,23 @@ func (l *Lab) open() (*os.Root, error) {
 	return root, nil
 }
 
-func (l *Lab) reports(w http.ResponseWriter, _ *http.Request) {
-	v := ReportsView{Reports: []ReportView{}}
-	root, err := l.open()
+func (l *Lab) reports(w http.ResponseWriter, r *http.Request) {
+	v, err := l.list(r.Context())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	if root == nil {
-		writeJSON(w, v)
-		return
+	writeJSON(w, v)
+}
+
+// list reads the folder, for one at a time.
+func (l *Lab) list(ctx context.Context) (*ReportsView, error) {
+	l.listing.Lock()
+	defer l.listing.Unlock()
+	v := ReportsView{Reports: []ReportView{}}
+	root, err := l.open()
+	if err != nil || root == nil {
+		return &v, err
 	}
 	defer func() { _ = root.Close() }() // it was only read
 	v.Configured = true
@@ -107,6 +117,8 @@ func (l *Lab) reports(w http.ResponseWriter, _ *http.Request) {
 	_ = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		looked++
 		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case looked > maxReportLook:
 			v.LeftOut = true
 			return fs.SkipAll
@@ -131,10 +143,21 @@ func (l *Lab) reports(w http.ResponseWriter, _ *http.Request) {
 	if len(v.Reports) > maxReports {
 		v.Reports, v.LeftOut = v.Reports[:maxReports], true
 	}
+	known := make(map[string]ReportView, len(v.Reports))
 	for i := range v.Reports {
-		v.Reports[i].describe(root)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		r := &v.Reports[i]
+		if was, ok := l.listed[r.File]; ok && was.Bytes == r.Bytes && was.Modified.Equal(r.Modified) {
+			*r = was
+		} else {
+			r.describe(root)
+		}
+		known[r.File] = *r
 	}
-	writeJSON(w, v)
+	l.listed = known
+	return &v, nil
 }
 
 // benchSchema is how report.json of headgate bench begins to call itself.

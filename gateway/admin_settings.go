@@ -45,6 +45,7 @@ type SettingChange struct {
 
 // SettingProblem is one thing that is wrong with a configuration, or unlikely to be meant.
 type SettingProblem struct {
+	File    string `json:"file,omitempty"` // the configuration's or its keys_file; none where it was pasted
 	Line    int    `json:"line"`
 	Column  int    `json:"column"`
 	Path    string `json:"path,omitempty"`
@@ -68,8 +69,8 @@ const maxCheck = 1 << 20
 func (s *Settings) routes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/config", func(w http.ResponseWriter, _ *http.Request) {
 		s.busy.Lock()
-		defer s.busy.Unlock()
 		v, err := s.Show()
+		s.busy.Unlock() // before it is written, to a reader who may be slow
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

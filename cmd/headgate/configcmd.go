@@ -125,7 +125,7 @@ func printChanges(w io.Writer, changes []config.Change) error {
 		if c.Restart {
 			how = "restart"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s -> %s\n", how, c.Path, orDash(c.Shown(c.Old)), orDash(c.Shown(c.New)))
+		fmt.Fprintf(t, "%s\t%s\t%s -> %s\n", how, c.Path, orDash(c.Old), orDash(c.New))
 	}
 	return t.Flush()
 }

@@ -253,9 +253,9 @@ func (s *server) reconfigure(cfg *config.Config) (_ []config.Change, err error) 
 func tellChanges(log *slog.Logger, changes []config.Change) {
 	for _, c := range changes {
 		if c.Restart {
-			log.Warn("this change needs a restart", "setting", c.Path, "in_force", c.Shown(c.Old), "configured", c.Shown(c.New))
+			log.Warn("this change needs a restart", "setting", c.Path, "in_force", c.Old, "configured", c.New)
 		} else {
-			log.Info("configuration changed", "setting", c.Path, "was", c.Shown(c.Old), "is", c.Shown(c.New))
+			log.Info("configuration changed", "setting", c.Path, "was", c.Old, "is", c.New)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (s *server) showSettings() (*gateway.SettingsView, error) {
 // checkSettings judges a text as headgate validate does a file.
 func (s *server) checkSettings(text []byte) (*gateway.CheckView, error) {
 	v := &gateway.CheckView{Changes: []gateway.SettingChange{}}
-	cfg, problems := config.Parse("pasted", text)
+	cfg, problems := config.Parse("", text)
 	if cfg == nil {
 		v.Problems = settingProblems(problems)
 		return v, nil
@@ -98,7 +98,7 @@ func safe(cfg *config.Config, origins map[string]string) (*shownSettings, error)
 func settingProblems(problems []config.Problem) []gateway.SettingProblem {
 	all := []gateway.SettingProblem{}
 	for _, p := range problems {
-		all = append(all, gateway.SettingProblem{Line: p.Line, Column: p.Column, Path: p.Path, Text: p.Text, Warning: p.Warning})
+		all = append(all, gateway.SettingProblem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Text: p.Text, Warning: p.Warning})
 	}
 	return all
 }
@@ -106,7 +106,7 @@ func settingProblems(problems []config.Problem) []gateway.SettingProblem {
 func settingChanges(old, new *config.Config) []gateway.SettingChange {
 	all := []gateway.SettingChange{}
 	for _, c := range config.Changes(old, new) {
-		all = append(all, gateway.SettingChange{Path: c.Path, Old: c.Shown(c.Old), New: c.Shown(c.New), Restart: c.Restart})
+		all = append(all, gateway.SettingChange{Path: c.Path, Old: c.Old, New: c.New, Restart: c.Restart})
 	}
 	return all
 }

@@ -117,8 +117,17 @@ func TestSettingsOfAServer(t *testing.T) {
 		}
 	}
 	r.write(strings.Replace(r.file, "priority: 10", "priority: high", 1))
-	if v = show(); !v.Get("refused").Bool() || v.Get("problems.0.line").Int() != 12 || v.Get("problems.0.path").Str != "pools[0].classes[1].priority" {
+	if v = show(); !v.Get("refused").Bool() || v.Get("problems.0.file").Str != r.reloadRig.file || v.Get("problems.0.line").Int() != 12 || v.Get("problems.0.path").Str != "pools[0].classes[1].priority" {
 		t.Errorf("a broken file: %s %s", v.Get("refused"), v.Get("problems"))
+	}
+	// What is wrong in the file of keys is told as being there.
+	keys := filepath.Join(t.TempDir(), "keys.yaml")
+	if err := os.WriteFile(keys, []byte("keys:\n  - {name: bob, tenant: b, hash: \""+third+"\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.write("keys_file: " + keys + "\n" + r.file)
+	if v = show(); v.Get("problems.0.file").Str != keys || v.Get("problems.0.line").Int() != 2 {
+		t.Errorf("a broken file of keys: %s", v.Get("problems"))
 	}
 	if err := os.Remove(r.reloadRig.file); err != nil {
 		t.Fatal(err)
@@ -139,7 +148,7 @@ func TestSettingsOfAServer(t *testing.T) {
 	if v = check(strings.ReplaceAll(changed, "ENGINE", r.engine)); !v.Get("good").Bool() || v.Get("changes.#").Int() != 3 || v.Get("effective.pools.0.classes.0.queue.depth").Int() != 7 {
 		t.Errorf("a good one: %s", v)
 	}
-	if v = check("listen: nowhere\npols: []\n"); v.Get("good").Bool() || v.Get("effective").Type != gjson.Null || v.Get("problems.2.line").Int() != 2 || !strings.Contains(v.Get("problems.2.text").Str, "pools") {
+	if v = check("listen: nowhere\npols: []\n"); v.Get("good").Bool() || v.Get("problems.0.file").Exists() || v.Get("effective").Type != gjson.Null || v.Get("problems.2.line").Int() != 2 || !strings.Contains(v.Get("problems.2.text").Str, "pools") {
 		t.Errorf("a bad one: %s", v)
 	}
 	secret := filepath.Join(t.TempDir(), "keys.yaml")

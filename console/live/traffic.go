@@ -25,7 +25,10 @@ const (
 )
 
 // series are the last samples of counters that only rise, oldest first.
-type series struct{ samples []sample }
+type series struct {
+	samples []sample
+	places  map[string]int // of tenants, in counters.done
+}
 
 type sample struct {
 	at      time.Time
@@ -38,7 +41,10 @@ type counters struct {
 	relay.Tally
 	held, met uint64 // answers with an objective, and those that kept it
 	waste     int64
-	work      map[string]relay.TenantWork
+	// work is of the newest sample alone: of those before it what was done suffices, which
+	// for a thousand tenants is a small part of it.
+	work map[string]relay.TenantWork
+	done []int64 // by the tenant's place
 }
 
 // sample looks at the counters, and tells everybody.
@@ -86,10 +92,43 @@ func (f *Feed) sample() {
 }
 
 func (s *series) add(next sample) {
+	if n := len(s.samples); n > 0 {
+		for _, c := range s.samples[n-1].classes {
+			s.settle(c)
+		}
+	}
 	if len(s.samples) == kept {
 		s.samples = slices.Delete(s.samples, 0, 1)
 	}
 	s.samples = append(s.samples, next)
+}
+
+// settle keeps of a sample that is not the newest any more what is looked at again.
+func (s *series) settle(c *counters) {
+	if s.places == nil {
+		s.places = map[string]int{}
+	}
+	for name := range c.work {
+		if _, ok := s.places[name]; !ok {
+			s.places[name] = len(s.places)
+		}
+	}
+	c.done = make([]int64, len(s.places))
+	for name, w := range c.work {
+		c.done[s.places[name]] = w.Done
+	}
+	c.work = nil
+}
+
+// doneFor is what a class had done for a tenant at a sample; 0 where it was not there yet.
+func (s *series) doneFor(c *counters, tenant string) int64 {
+	if w, ok := c.work[tenant]; ok {
+		return w.Done
+	}
+	if i, ok := s.places[tenant]; ok && i < len(c.done) {
+		return c.done[i]
+	}
+	return 0
 }
 
 // all is one point for each sample but the first, and the total.
@@ -97,16 +136,16 @@ func (s *series) all() *now.Traffic {
 	t := &now.Traffic{EveryS: sampleEvery.Seconds(), WindowS: window.Seconds(), Points: []now.Point{}}
 	for i := 1; i < len(s.samples); i++ {
 		from := max(0, i-int(window/sampleEvery))
-		t.Points = append(t.Points, between(&s.samples[from], &s.samples[i], false))
+		t.Points = append(t.Points, s.between(&s.samples[from], &s.samples[i], false))
 	}
 	if n := len(s.samples); n > 0 {
-		t.Total = between(&s.samples[0], &s.samples[n-1], true)
+		t.Total = s.between(&s.samples[0], &s.samples[n-1], true)
 	}
 	return t
 }
 
 // between is what was added from one sample to another.
-func between(a, b *sample, total bool) now.Point {
+func (s *series) between(a, b *sample, total bool) now.Point {
 	span := b.at.Sub(a.at).Seconds()
 	p := now.Point{At: b.at.UTC(), SpanS: math.Round(span*1e3) / 1e3, Classes: []now.TrafficClass{}}
 	for _, of := range b.order {
@@ -145,7 +184,7 @@ func between(a, b *sample, total bool) now.Point {
 			if len(outcomes) > 0 {
 				v.Outcomes = outcomes
 			}
-			v.Tenants = tenants(was, is)
+			v.Tenants = s.tenants(was, is)
 		}
 		p.Classes = append(p.Classes, v)
 	}
@@ -154,7 +193,7 @@ func between(a, b *sample, total bool) now.Point {
 
 // tenants are those for which most was done, and how far ahead each is of the one that is
 // served next.
-func tenants(was, is *counters) (all []now.TrafficTenant) {
+func (s *series) tenants(was, is *counters) (all []now.TrafficTenant) {
 	least, waits := int64(math.MaxInt64), false
 	for _, w := range is.work {
 		if w.Waiting > 0 {
@@ -163,7 +202,7 @@ func tenants(was, is *counters) (all []now.TrafficTenant) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(is.work)) {
 		w := is.work[name]
-		t := now.TrafficTenant{Tenant: name, Work: w.Done - was.work[name].Done, Waiting: w.Waiting}
+		t := now.TrafficTenant{Tenant: name, Work: w.Done - s.doneFor(was, name), Waiting: w.Waiting}
 		if waits && w.Waiting > 0 {
 			t.Ahead = w.Counter - least
 		}

@@ -80,8 +80,8 @@ async function follow(signal: AbortSignal): Promise<void> {
       const res = await call('api/live', {signal, headers: {Accept: 'text/event-stream'}})
       if (!res.body) throw new Failure(0, 'The stream has no body.')
       become({at: 'live'})
+      wait = 250 // what was open is opened again soon
       await read(res.body, signal)
-      wait = 500
     } catch (err) {
       if (signal.aborted) return
       become({at: 'lost', why: err instanceof Error ? err.message : String(err)})

@@ -75,7 +75,7 @@ function route(): void {
   text(heading, view.title)
   text(about, view.about)
   document.title = `${view.title} · Headgate`
-  const below = rest.map(decodeURIComponent).join('/')
+  const below = rest.map(decoded).join('/')
   if (shown === view && move) {
     move(below)
     return
@@ -90,6 +90,15 @@ function route(): void {
     scrollTo(0, 0)
   }
   shown = view
+}
+
+/** decoded is a part of an address, as it is where somebody typed what can't be decoded. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part)
+  } catch {
+    return part
+  }
 }
 
 /** leave ends the view that is shown. */

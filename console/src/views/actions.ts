@@ -80,7 +80,10 @@ function card(app: App, s: Switches, plan: Plan | undefined, pool: () => Pool | 
     await post(`api/pools/${encodeURIComponent(s.pool)}/${which}`, body)
     again()
   }
-  const loans = (): number => pool()?.loans ?? 0
+  const loans = (then: (n: number) => string): string => {
+    const p = pool()
+    return p ? then(p.loans) : 'How many loans are out can’t be told now.'
+  }
   const runs = (): string => {
     const p = pool()
     return p ? `${plural(p.waiting, 'request')} wait${p.waiting === 1 ? 's' : ''} and ${plural(p.used.slots, 'slot')} ${p.used.slots === 1 ? 'is' : 'are'} in use at this moment.` : ''
@@ -96,12 +99,12 @@ function card(app: App, s: Switches, plan: Plan | undefined, pool: () => Pool | 
         }))
         : act('Pause lending', true, () => ({
           title: `Pause lending in pool ${s.pool}?`, verb: 'Pause lending',
-          what: ['Every class keeps its whole floor, and none gets more than that, though it lies idle: what needs more waits, and a class without a floor waits altogether.', `${plural(loans(), 'loan')} that ${loans() === 1 ? 'is' : 'are'} out now go${loans() === 1 ? 'es' : ''} on.`, 'It stays so until lending is resumed, or this process ends.'],
+          what: ['Every class keeps its whole floor, and none gets more than that, though it lies idle: what needs more waits, and a class without a floor waits altogether.', loans(n => `${plural(n, 'loan')} that ${n === 1 ? 'is' : 'are'} out now go${n === 1 ? 'es' : ''} on.`), 'It stays so until lending is resumed, or this process ends.'],
           run: async reason => { await turn('lending', {paused: true, reason}); return `Lending is paused in pool ${s.pool}.` },
         })),
       lending.on && lending.recall ? null : act('Recall now', true, () => ({
         title: `Recall what pool ${s.pool} has lent?`, verb: 'Recall now',
-        what: [`${plural(loans(), 'loan')} ${loans() === 1 ? 'is' : 'are'} out at this moment. Each is ended as its class’s reclaim says, and goes on later: at once, or when the loan’s life is over; with attrition it runs to its end.`,
+        what: [loans(n => `${plural(n, 'loan')} ${n === 1 ? 'is' : 'are'} out at this moment.`) + ' Each is ended as its class’s reclaim says, and goes on later: at once, or when the loan’s life is over; with attrition it runs to its end.',
           'Lending is paused with it, and stays so until it is resumed, or this process ends.'],
         run: async reason => { await turn('lending', {paused: true, recall: true, reason}); return `What pool ${s.pool} has lent is recalled.` },
       }))),

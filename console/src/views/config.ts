@@ -6,7 +6,7 @@ import type {View} from '../view'
 
 type Value = string | number | boolean | null | Value[] | {[key: string]: Value}
 
-interface Problem { line: number, column: number, path?: string, text: string, warning?: boolean }
+interface Problem { file?: string, line: number, column: number, path?: string, text: string, warning?: boolean }
 interface Change { path: string, old: string, new: string, restart: boolean }
 
 /** Settings are /api/config. */
@@ -72,13 +72,14 @@ function file(s: Settings, again: () => void): HTMLElement {
     : h('span', {class: 'badge badge-good'}, 'as it is in force')
   return section('The file', h('div', {class: 'tools'}, h('p', null, h('code', {class: 'mono'}, s.file), ' ', state), reread),
     s.refused ? h('p', null, 'What was in force before goes on. Mend the file: it is read again when it changes.') : null,
-    s.problems.length > 0 ? problems(s.problems) : null,
+    s.problems.length > 0 ? problems(s.problems, s.file) : null,
     s.changes.length > 0 ? changes(s.changes, 'What the file would change', 'In force', 'In the file') : null)
 }
 
-function problems(all: Problem[]): HTMLElement {
+/** problems names the file of those that are in another one than the configuration. */
+function problems(all: Problem[], main = ''): HTMLElement {
   return scroll('Problems', h('table', null, head('Line#', 'Setting', 'What is wrong'),
-    h('tbody', null, ...all.map(p => h('tr', null, h('td', {class: 'number'}, p.line ? `${p.line}:${p.column}` : ''), h('td', {class: 'mono'}, p.path ?? ''),
+    h('tbody', null, ...all.map(p => h('tr', null, h('td', {class: 'number'}, p.line ? `${p.file && p.file !== main ? `${p.file}:` : ''}${p.line}:${p.column}` : ''), h('td', {class: 'mono'}, p.path ?? ''),
       h('td', {class: 'room'}, p.warning ? h('span', {class: 'badge badge-warn'}, 'warning') : null, p.warning ? ' ' : null, p.text))))))
 }
 
