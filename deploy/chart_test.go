@@ -167,6 +167,13 @@ func TestChart(t *testing.T) {
 					t.Errorf("%s selects %v, and pods are %v", name, m.in(path), labels)
 				}
 			}
+			if engines := all["NetworkPolicy/headgate-engines"]; engines != nil {
+				rules := engines.list("spec.ingress")
+				if !within(rules[0].list("from")[0].in("podSelector.matchLabels"), labels) || rules[1].at("ports") != nil ||
+					!within(rules[1].list("from")[0].in("podSelector.matchLabels"), engines.in("spec.podSelector.matchLabels")) {
+					t.Errorf("engines are reached by %v, want gateways, and each other on every port", rules)
+				}
+			}
 			if monitor := all["ServiceMonitor/headgate"]; monitor != nil {
 				if !within(monitor.in("spec.selector.matchLabels"), all["Service/headgate-admin"].in("metadata.labels")) {
 					t.Errorf("the monitor selects %v", monitor.in("spec.selector"))
@@ -250,7 +257,7 @@ func checkPods(t *testing.T, command string, w tree, c *config.Config) {
 	}
 	var there []string
 	for _, source := range named(spec.list("volumes"), "config").list("projected.sources") {
-		for _, item := range source.list("secret.items") {
+		for _, item := range append(source.list("secret.items"), source.list("configMap.items")...) {
 			there = append(there, "/etc/headgate/"+item.text("path"))
 		}
 	}
@@ -263,6 +270,13 @@ func checkPods(t *testing.T, command string, w tree, c *config.Config) {
 	}
 	if c.Control != nil && c.Control.TLS != nil {
 		read = append(read, c.Control.TLS.CA, c.Control.TLS.Cert, c.Control.TLS.Key)
+	}
+	for i := range c.Pools {
+		for j := range c.Pools[i].Engines {
+			if s := c.Pools[i].Engines[j].TLS; s != nil {
+				read = append(read, s.CA, s.Cert, s.Key)
+			}
+		}
 	}
 	for _, file := range read {
 		if file != "" && !slices.Contains(there, file) {

@@ -29,7 +29,7 @@ func openCertificates(cfg *config.Config, log *slog.Logger, reg prometheus.Regis
 	c := &certificates{log: log, reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "headgate_tls_reloads_total", Help: "Files of certificates that were other than before: taken, or refused because they don't fit, so that the old ones stay.",
 	}, []string{"listener", "outcome"})}
-	expires := []prometheus.Collector{}
+	times := []prometheus.Collector{}
 	for _, l := range []struct {
 		name  string
 		cfg   *certs.Config
@@ -46,13 +46,14 @@ func openCertificates(cfg *config.Config, log *slog.Logger, reg prometheus.Regis
 		for _, outcome := range []string{"taken", "refused"} {
 			c.reloads.WithLabelValues(l.name, outcome) // from 0: what begins at 1 has not increased
 		}
-		expires = append(expires, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "headgate_tls_certificate_expiry_timestamp_seconds", Help: "When the certificate that a listener has in use expires.",
-			ConstLabels: prometheus.Labels{"listener": l.name},
-		}, func() float64 { return float64(f.Expires().Unix()) }))
+		times = append(times, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "headgate_tls_certificate_expiry_timestamp_seconds", Help: "When the certificate that a listener has in use expires.", ConstLabels: prometheus.Labels{"listener": l.name},
+		}, func() float64 { return float64(f.Expires().Unix()) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "headgate_tls_certificate_start_timestamp_seconds", Help: "From when on the certificate that a listener has in use is valid.", ConstLabels: prometheus.Labels{"listener": l.name},
+		}, func() float64 { return float64(f.Chain()[0].NotBefore.Unix()) }))
 	}
-	if len(expires) > 0 {
-		reg.MustRegister(append(expires, c.reloads)...)
+	if len(times) > 0 {
+		reg.MustRegister(append(times, c.reloads)...)
 	}
 	return c, nil
 }

@@ -129,7 +129,7 @@ audit: {file: DIR/audit, source: here, sync: never}
 		text, _ := io.ReadAll(res.Body)
 		for _, want := range []string{
 			`headgate_tls_reloads_total{listener="clients",outcome="taken"} 1`, `headgate_tls_reloads_total{listener="admin",outcome="refused"} 1`,
-			`headgate_tls_certificate_expiry_timestamp_seconds{listener="clients"}`, "headgate_audit_failing 0",
+			`headgate_tls_certificate_expiry_timestamp_seconds{listener="clients"}`, `headgate_tls_certificate_start_timestamp_seconds{listener="admin"}`, "headgate_audit_failing 0",
 		} {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("/metrics has no %s", want)

@@ -74,6 +74,18 @@ var Alerts = []Alert{
 		Example: []Series{{`headgate_config_refused{instance="a"}`, "0x20"}}, At: "6m", Fires: map[string]string{},
 	},
 	{
+		Name: "HeadgateReplicaDown", Expr: `up == 0 and on (job, instance) last_over_time(headgate_build_info[1d])`, For: "2m", Severity: Warning,
+		Summary: "{{ $labels.instance }}, which was a Headgate, does not answer",
+		Means:   "The process is gone, hangs, or can't be reached on its admin listener. Others serve its clients, with less of the engines until its lease has run out. It ends by itself when the address is no target any more.",
+		Do:      "Look at its log and why it ended; the place that runs it should have started it again. One that runs: is the admin listener reachable from Prometheus, with the key that it asks for ([identity.md](identity.md))?",
+		Example: []Series{
+			{`up{job="headgate",instance="b"}`, "1x10 0x60"},
+			{`headgate_build_info{job="headgate",instance="b",version="1"}`, "1x10 _x60"},
+			{`up{job="node",instance="b"}`, "0x70"},
+		},
+		At: "30m", Fires: map[string]string{"job": "headgate", "instance": "b"},
+	},
+	{
 		Name: "HeadgatePoolDown", Expr: `max by (pool, instance) (headgate_engine_ready) == 0`, For: "1m", Severity: Critical,
 		Summary: "No engine of pool {{ $labels.pool }} takes work from {{ $labels.instance }}",
 		Means:   "Every engine of the pool is down, loading, or set aside. Requests wait for `queue.wait` and are then refused with 503 `unavailable`.",
@@ -240,12 +252,18 @@ var Alerts = []Alert{
 		At:      "5m", Fires: map[string]string{"instance": "a"},
 	},
 	{
-		Name: "HeadgateCertificateExpires", Expr: `headgate_tls_certificate_expiry_timestamp_seconds - time() < 7 * 86400`, For: "1h", Severity: Warning,
-		Summary: "The certificate of {{ $labels.instance }} for {{ $labels.listener }} expires within a week",
-		Means:   "The files have not been renewed, or the renewed ones were refused. It fires always for certificates that live for a week or less, since no metric says for how long they were made.",
-		Do:      "Renew them. With certificates that live shorter make the bound a third of what they live, here or in a rule of your own. If they are renewed already, `headgate_tls_reloads_total{outcome=\"refused\"}` has moved and the log says why ([tls.md](tls.md#new-certificates)).",
-		Example: []Series{{`headgate_tls_certificate_expiry_timestamp_seconds{instance="a",listener="clients"}`, "86400x100"}},
-		At:      "70m", Fires: map[string]string{"instance": "a", "listener": "clients"},
+		Name: "HeadgateCertificateExpires", Expr: `headgate_tls_certificate_expiry_timestamp_seconds - time() < 7 * 86400 and headgate_tls_certificate_expiry_timestamp_seconds - time() < (headgate_tls_certificate_expiry_timestamp_seconds - headgate_tls_certificate_start_timestamp_seconds) / 3`, For: "1h", Severity: Warning,
+		Summary: "The certificate of {{ $labels.instance }} for {{ $labels.listener }} expires soon",
+		Means:   "Less than a week is left of it, and less than a third of what it lives. The files have not been renewed, or the renewed ones were refused.",
+		Do:      "Renew them. If they are renewed already, `headgate_tls_reloads_total{outcome=\"refused\"}` has moved and the log says why ([tls.md](tls.md#new-certificates)).",
+		Example: []Series{
+			{`headgate_tls_certificate_expiry_timestamp_seconds{instance="a",listener="clients"}`, "86400x100"},
+			{`headgate_tls_certificate_start_timestamp_seconds{instance="a",listener="clients"}`, "-700000x100"},
+			// A day's certificate of which most is left is none to renew.
+			{`headgate_tls_certificate_expiry_timestamp_seconds{instance="a",listener="admin"}`, "86400x100"},
+			{`headgate_tls_certificate_start_timestamp_seconds{instance="a",listener="admin"}`, "0x100"},
+		},
+		At: "70m", Fires: map[string]string{"instance": "a", "listener": "clients"},
 	},
 	{
 		Name: "HeadgateCertificateRefused", Expr: `sum by (instance, listener) (increase(headgate_tls_reloads_total{outcome="refused"}[1h])) > 0`, Severity: Warning,
@@ -459,6 +477,7 @@ var Well = []Series{
 	{`headgate_audit_failing{instance="a"}`, "0x120"},
 	{`headgate_audit_records_total{instance="a",outcome="lost"}`, "3x120"},
 	{`headgate_tls_certificate_expiry_timestamp_seconds{instance="a",listener="clients"}`, "2000000x120"},
+	{`headgate_tls_certificate_start_timestamp_seconds{instance="a",listener="clients"}`, "0x120"},
 	{`headgate_tls_reloads_total{instance="a",listener="clients",outcome="taken"}`, "0+1x120"},
 	{`headgate_issuer_fetches_total{instance="a",issuer="corp",outcome="fetched"}`, "0+1x120"},
 	{`headgate_limit_save_failures_total{instance="a"}`, "0x120"},
