@@ -28,6 +28,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -97,7 +98,37 @@ type Report struct {
 	Checks   int       `json:"checks"`
 	Errors   int       `json:"errors"`
 	Warnings int       `json:"warnings"`
+	Ignored  int       `json:"ignored"` // findings that somebody knows of
 	Findings []Finding `json:"findings"`
+}
+
+// Known tells which of ids is that of no kind.
+func Known(ids []string) error {
+	for _, id := range ids {
+		if !slices.ContainsFunc(kinds, func(k *Kind) bool { return k.ID == id }) {
+			return fmt.Errorf("%.100q is not the id of a finding: allowed are those in brackets, such as %s", id, kinds[0].ID)
+		}
+	}
+	return nil
+}
+
+// Ignore takes out the findings of kinds with these ids, and counts them.
+func (r *Report) Ignore(ids []string) {
+	all := len(r.Findings)
+	r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool { return slices.Contains(ids, f.ID) })
+	r.Ignored += all - len(r.Findings)
+	r.count()
+}
+
+func (r *Report) count() {
+	r.Errors, r.Warnings = 0, 0
+	for _, f := range r.Findings {
+		if f.Level == Error {
+			r.Errors++
+		} else {
+			r.Warnings++
+		}
+	}
 }
 
 // atOnce bounds how many checks run at a time.
@@ -120,13 +151,7 @@ func Run(ctx context.Context, checks []Check, bound time.Duration) *Report {
 	for _, f := range found {
 		r.Findings = append(r.Findings, f...)
 	}
-	for _, f := range r.Findings {
-		if f.Level == Error {
-			r.Errors++
-		} else {
-			r.Warnings++
-		}
-	}
+	r.count()
 	return r
 }
 
@@ -173,7 +198,11 @@ func (r *Report) WriteText(w io.Writer) error {
 	for _, f := range r.Findings {
 		fmt.Fprintf(&b, "%s: %s: %s [%s]\n  seen: %s\n  do:   %s\n\n", f.Level, f.Of, f.What, f.ID, indented(f.Evidence), indented(f.Do))
 	}
-	fmt.Fprintf(&b, "%s in %s\n", counted(r.Errors, r.Warnings), plural(r.Checks, "check"))
+	fmt.Fprintf(&b, "%s in %s", counted(r.Errors, r.Warnings), plural(r.Checks, "check"))
+	if r.Ignored > 0 {
+		fmt.Fprintf(&b, ", %d ignored", r.Ignored)
+	}
+	b.WriteByte('\n')
 	_, err := io.WriteString(w, b.String())
 	return err
 }

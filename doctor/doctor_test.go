@@ -170,3 +170,21 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+// TestIgnore: what is known is counted and no more, what is misspelt is refused.
+func TestIgnore(t *testing.T) {
+	r := Run(t.Context(), []Check{{"gpu0", func(_ context.Context, r *Reporter) {
+		r.Found(EnginePrefix, "off", "turn it on")
+		r.Found(EngineAway, "refused", "start it")
+	}}}, time.Second)
+	if err := Known([]string{"engine_prefix", "engine_prfix"}); err == nil || !strings.Contains(err.Error(), "engine_prfix") {
+		t.Error(err)
+	}
+	if r.Ignore([]string{EnginePrefix.ID}); r.Ignored != 1 || r.Warnings != 0 || r.Errors != 1 || len(r.Findings) != 1 || r.Status() != 2 {
+		t.Errorf("%+v", r)
+	}
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil || !strings.HasSuffix(b.String(), "1 error in 1 check, 1 ignored\n") {
+		t.Errorf("%v, %s", err, &b)
+	}
+}

@@ -27,6 +27,7 @@ func doctorCommand() *cobra.Command {
 	var file string
 	var timeout time.Duration
 	var asJSON bool
+	var ignored []string
 	cmd := &cobra.Command{
 		Use: "doctor [-c FILE] [--admin URL]", Short: "Look for what is wrong with a set-up, and say what to do", Args: cobra.NoArgs,
 		Long: `Look for what is wrong with a set-up: the configuration, its engines and what they
@@ -45,6 +46,9 @@ there is an error.`,
 			if timeout <= 0 {
 				return withStatus(2, fmt.Errorf("--timeout is %v, must be above 0s, such as 5s", timeout))
 			}
+			if err := doctor.Known(ignored); err != nil {
+				return withStatus(2, fmt.Errorf("--ignore: %w", err))
+			}
 			d := &checkup{cmd: cmd, admin: &admin, named: cmd.Flags().Changed("admin"), timeout: timeout}
 			if file != "" {
 				d.read(file)
@@ -54,6 +58,7 @@ there is an error.`,
 				return withStatus(2, err)
 			}
 			report := doctor.Run(cmd.Context(), checks, timeout)
+			report.Ignore(ignored)
 			write := report.WriteText
 			if asJSON {
 				write = report.WriteJSON
@@ -71,6 +76,7 @@ there is an error.`,
 	f.StringVarP(&file, "config", "c", "", "configuration file")
 	f.DurationVar(&timeout, "timeout", 5*time.Second, "time for each check; they run beside each other")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
+	f.StringSliceVar(&ignored, "ignore", nil, "ids of findings that are known and accepted, such as engine_prefix: they are counted alone")
 	admin.flags(f, "URL of the gateway's admin listener")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withStatus(2, err) })
 	return cmd
