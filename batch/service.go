@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -71,10 +72,17 @@ type ServiceConfig struct {
 
 // Service is files and batches as clients have them: each sees those of its tenant.
 // Errors are as they are told to it.
-type Service struct{ cfg ServiceConfig }
+type Service struct {
+	cfg ServiceConfig
+
+	mu     sync.Mutex
+	coming map[string]Holdings // by tenant, what is being uploaded here
+}
 
 // NewService returns a service. It has nothing to be closed.
-func NewService(cfg ServiceConfig) *Service { return &Service{cfg} }
+func NewService(cfg ServiceConfig) *Service {
+	return &Service{cfg: cfg, coming: map[string]Holdings{}}
+}
 
 // MaxFile is the largest file, in bytes.
 func (s *Service) MaxFile() int64 { return s.cfg.MaxFile }
@@ -118,6 +126,7 @@ type Incoming struct {
 	to     Upload
 	bytes  int64
 	before Holdings // what the tenant had
+	closed bool
 }
 
 // Upload begins a file. Its purpose is asked for at the end: a form may have it behind
@@ -126,24 +135,49 @@ func (s *Service) Upload(ctx context.Context, p *identity.Principal) (*Incoming,
 	u := &Incoming{s: s, id: newID("file-"), tenant: p.Tenant}
 	var err error
 	if s.cfg.Most != (Holdings{}) {
-		// What can't be kept need not come: that it can is decided at the end, beside others
-		// that come meanwhile.
-		if u.before, err = s.cfg.Store.Holdings(ctx, p.Tenant); err == nil {
-			err = u.fits(1)
+		// What can't be kept need not come. That it can is decided at the end: others come
+		// meanwhile, to other replicas too.
+		u.before, err = s.cfg.Store.Holdings(ctx, p.Tenant)
+	}
+	if err == nil {
+		if err = u.more(Holdings{Files: 1}); err == nil {
+			u.to, err = s.cfg.Files.Create(ctx, u.id)
 		}
 		if err != nil {
-			return nil, s.failed(ctx, "create a file", err)
+			u.gone()
 		}
 	}
-	if u.to, err = s.cfg.Files.Create(ctx, u.id); err != nil {
+	if err != nil {
 		return nil, s.failed(ctx, "create a file", err)
 	}
 	return u, nil
 }
 
-// fits tells whether the tenant may have the file, as far as is known, with so many bytes.
-func (u *Incoming) fits(bytes int64) error {
-	return u.before.Check(Holdings{Files: 1, Bytes: bytes}, u.s.cfg.Most)
+// more counts what has come, and tells whether the tenant may have it, as far as is known,
+// beside what else it is uploading here.
+func (u *Incoming) more(n Holdings) error {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	all := u.s.coming[u.tenant]
+	all.Files, all.Bytes = all.Files+n.Files, all.Bytes+n.Bytes
+	u.s.coming[u.tenant] = all
+	u.bytes += n.Bytes
+	return u.before.Check(Holdings{Files: all.Files, Bytes: max(all.Bytes, 1)}, u.s.cfg.Most)
+}
+
+// gone takes back what more has counted.
+func (u *Incoming) gone() {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	if u.closed {
+		return
+	}
+	u.closed = true
+	all := u.s.coming[u.tenant]
+	all.Files, all.Bytes = all.Files-1, all.Bytes-u.bytes
+	if u.s.coming[u.tenant] = all; all == (Holdings{}) {
+		delete(u.s.coming, u.tenant)
+	}
 }
 
 // Take takes the content, up to the largest that is allowed. An error of in's is
@@ -152,11 +186,12 @@ func (u *Incoming) Take(ctx context.Context, in io.Reader) (failed *wire.Error, 
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := in.Read(buf)
-		if u.bytes += int64(n); u.bytes > u.s.cfg.MaxFile {
+		full := u.more(Holdings{Bytes: int64(n)})
+		if u.bytes > u.s.cfg.MaxFile {
 			return wire.NewError(wire.CodeBodyTooLarge, "the file is larger than %d bytes", u.s.cfg.MaxFile), nil
 		}
-		if err := u.fits(u.bytes); err != nil {
-			return u.s.failed(ctx, "write a file", err), nil
+		if full != nil {
+			return u.s.failed(ctx, "write a file", full), nil
 		}
 		if n > 0 {
 			if _, err := u.to.Write(buf[:n]); err != nil {
@@ -194,6 +229,7 @@ func (u *Incoming) Finish(ctx context.Context, name, purpose string, keep time.D
 	if err := u.to.Commit(); err != nil {
 		return nil, u.s.failed(ctx, "write a file", err)
 	}
+	u.gone() // it is among what the tenant has now
 	if err := u.s.cfg.Store.CreateFile(ctx, f, u.s.cfg.Most); err != nil {
 		if full := (*FullError)(nil); errors.As(err, &full) {
 			// Left to be swept up, a tenant's refused uploads would have the disk for a day. Of
@@ -209,6 +245,7 @@ func (u *Incoming) Finish(ctx context.Context, name, purpose string, keep time.D
 
 // Close ends the upload, however it went.
 func (u *Incoming) Close() {
+	u.gone()
 	if err := u.to.Close(); err != nil {
 		u.s.cfg.Log.Warn("a file's upload was not cleaned up", "file", u.id, "err", err)
 	}

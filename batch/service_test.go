@@ -265,9 +265,21 @@ func TestBounds(t *testing.T) {
 	if _, failed := s.upload(alice, "12345678", "user_data", 0); said(failed) != "429 tenant_storage_full : your files would be more than the limit of 10 bytes; delete files, or wait until some expire" {
 		t.Errorf("eight bytes more: %s", said(failed))
 	}
+	full := "429 tenant_storage_full : your files would be more than the limit of 2 files; delete files, or wait until some expire"
 	// Two come at the same time, and there is room for one.
+	first, failed := s.Upload(t.Context(), alice)
+	if failed != nil {
+		t.Fatal(said(failed))
+	}
+	if _, failed := s.Upload(t.Context(), alice); said(failed) != full {
+		t.Errorf("a second beside it: %s", said(failed))
+	}
+	first.Close()
+	first.Close()
+	// The other one comes to another replica.
 	var ups [2]*batch.Incoming
 	for i := range ups {
+		s.bound(batch.Holdings{Files: 2, Bytes: 10, Batches: 1})
 		up, failed := s.Upload(t.Context(), alice)
 		if failed == nil {
 			failed, _ = up.Take(t.Context(), strings.NewReader("1234567"))
@@ -277,7 +289,6 @@ func TestBounds(t *testing.T) {
 		}
 		ups[i] = up
 	}
-	full := "429 tenant_storage_full : your files would be more than the limit of 2 files; delete files, or wait until some expire"
 	for i, want := range []string{"ok", full} {
 		if _, failed := ups[i].Finish(t.Context(), "x", "user_data", 0); said(failed) != want {
 			t.Errorf("upload %d: %s", i, said(failed))
@@ -290,6 +301,23 @@ func TestBounds(t *testing.T) {
 	if _, failed := s.Upload(t.Context(), alice); said(failed) != full {
 		t.Errorf("before it comes: %s", said(failed))
 	}
+	// Bytes, too, are counted while they come.
+	s.bound(batch.Holdings{Bytes: 20})
+	half, failed := s.Upload(t.Context(), alice)
+	if failed == nil {
+		failed, _ = half.Take(t.Context(), strings.NewReader("1234567"))
+	}
+	if failed != nil {
+		t.Fatal(said(failed))
+	}
+	if _, failed := s.upload(alice, "1234", "user_data", 0); failed == nil || !strings.Contains(said(failed), "limit of 20 bytes") {
+		t.Errorf("21 bytes of 20 come at the same time: %s", said(failed))
+	}
+	half.Close()
+	if _, failed := s.upload(alice, "1234", "user_data", 0); failed != nil {
+		t.Errorf("once the other one has been given up: %s", said(failed))
+	}
+	s.bound(batch.Holdings{Files: 3, Bytes: 20, Batches: 1})
 	if _, failed := s.upload(bob, "123", "user_data", 0); failed != nil {
 		t.Errorf("another tenant: %s", said(failed))
 	}

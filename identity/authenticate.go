@@ -65,9 +65,9 @@ type Verifier interface {
 // new one is a new Authenticator.
 type Authenticator struct {
 	byDigest  map[digest]entry
-	byName    map[string]*Principal // of keys, rules and the anonymous one
-	anonymous *Principal            // nil: a credential is required
-	ignores   bool                  // every credential: there is nothing that it could be
+	byName    map[string]entry // of keys, rules and the anonymous one
+	anonymous *Principal       // nil: a credential is required
+	ignores   bool             // every credential: there is nothing that it could be
 
 	verifier     Verifier // nil: no token is taken
 	certificates *Certificates
@@ -84,6 +84,8 @@ type entry struct {
 	until     time.Time // zero: for ever
 }
 
+func (e entry) over() bool { return !e.until.IsZero() && !time.Now().Before(e.until) }
+
 // New builds an Authenticator from a valid configuration; an invalid one is
 // an error that names its first fault. v verifies the tokens of the configuration's
 // issuers; nil where there are none.
@@ -97,7 +99,7 @@ func New(c Config, v Verifier) (*Authenticator, error) {
 	if first != nil {
 		return nil, first
 	}
-	a := &Authenticator{byDigest: make(map[digest]entry, len(c.Keys)), byName: map[string]*Principal{}, certificates: c.Certificates}
+	a := &Authenticator{byDigest: make(map[digest]entry, len(c.Keys)), byName: map[string]entry{}, certificates: c.Certificates}
 	if len(c.Issuers) > 0 {
 		a.verifier = v
 	}
@@ -107,9 +109,9 @@ func New(c Config, v Verifier) (*Authenticator, error) {
 			Name: k.Name, Tenant: k.Tenant, Classes: k.Classes, Default: k.Default,
 			ByHeader: k.Header, ByTier: k.ServiceTier, SLOHeaders: k.SLOHeaders, SLOMin: k.SLOMin, Models: k.Models,
 		}, c.Tiers)
-		a.byName[p.Name] = p
 		d, _ := parseHash(k.Hash)
 		a.byDigest[d] = entry{p, until(k.Expires)}
+		a.byName[p.Name] = a.byDigest[d]
 		if k.Old != nil {
 			// The old key ends with the new one, if that is sooner.
 			d, _ := parseHash(k.Old.Hash)
@@ -126,7 +128,7 @@ func New(c Config, v Verifier) (*Authenticator, error) {
 			Name: r.Name, Tenant: r.Tenant, Classes: r.Classes, Default: r.Default,
 			ByHeader: r.Header, ByTier: r.ServiceTier, SLOHeaders: r.SLOHeaders, SLOMin: r.SLOMin, Models: r.Models,
 		}, c.Tiers)
-		a.byName[p.Name] = p
+		a.byName[p.Name] = entry{principal: p}
 		a.rules = append(a.rules, rule{r, p})
 	}
 	if n := c.Anonymous; n != nil {
@@ -134,7 +136,7 @@ func New(c Config, v Verifier) (*Authenticator, error) {
 			Name: anonymousName, Tenant: n.Tenant, Classes: n.Classes, Default: n.Default,
 			ByHeader: n.Header, ByTier: n.ServiceTier, SLOHeaders: n.SLOHeaders, SLOMin: n.SLOMin, Models: n.Models, Anonymous: true,
 		}, c.Tiers)
-		a.byName[anonymousName] = a.anonymous
+		a.byName[anonymousName] = entry{principal: a.anonymous}
 	}
 	a.ignores = a.anonymous != nil && len(c.Keys) == 0 && c.KeysFile == "" && len(c.Issuers) == 0 && c.Certificates == nil
 	return a, nil
@@ -159,16 +161,23 @@ func principal(p Principal, t Tiers) *Principal {
 // included, in the order of their names: the bounded set of metric label values. Those
 // that a rule admits are all one.
 func (a *Authenticator) Principals() []*Principal {
-	return slices.SortedFunc(maps.Values(a.byName), func(x, y *Principal) int { return strings.Compare(x.Name, y.Name) })
+	all := make([]*Principal, 0, len(a.byName))
+	for _, name := range slices.Sorted(maps.Keys(a.byName)) {
+		all = append(all, a.byName[name].principal)
+	}
+	return all
 }
 
 // MayUse tells whether a principal may still use a model, by its name: what it began
 // may outlive its request. known is false for one that is configured no more, or not
-// yet.
+// yet, and for one whose key has expired.
 func (a *Authenticator) MayUse(name, model string) (may, known bool) {
 	configured, _, _ := strings.Cut(name, "/") // a rule's stands before a subject
-	p := a.byName[configured]
-	return p != nil && p.MayUse(model), p != nil
+	e, known := a.byName[configured]
+	if !known || e.over() {
+		return false, false
+	}
+	return e.principal.MayUse(model), true
 }
 
 // Problems says in words what keeps callers from being known.
@@ -232,7 +241,7 @@ func (a *Authenticator) find(ctx context.Context, text string) (*Principal, *wir
 	switch {
 	case !ok:
 		return nil, unauthorized("the api key is not known here: it may have been mistyped or revoked")
-	case !e.until.IsZero() && !time.Now().Before(e.until):
+	case e.over():
 		return nil, unauthorized("the api key has expired: ask for a new one")
 	}
 	return e.principal, nil

@@ -323,6 +323,10 @@ func TestKeysEnd(t *testing.T) {
 					t.Errorf("want %s, got %s", want, got)
 				}
 			}
+			// What the key began, a batch, goes on for as long as the key itself.
+			if may, known := a.MayUse("alice", "any"); may != known || known != (step.key == "alice") {
+				t.Errorf("later: may %v, known %v, and the key is %s", may, known, step.key)
+			}
 			time.Sleep(time.Hour)
 		}
 	})

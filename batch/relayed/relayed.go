@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"headgate/batch"
+	"headgate/journal"
 	"headgate/relay"
 	"headgate/wire"
 	"headgate/wire/responses"
@@ -21,21 +22,27 @@ type Permit func(key, model string) (may, known bool)
 
 // Runner is a batch.Runner over the pools that there are at the moment.
 type Runner struct {
-	pools  func() []*relay.Pool
-	permit Permit
+	pools   func() []*relay.Pool
+	permit  Permit
+	unasked func(*relay.Call, *wire.Error)
 }
 
 var _ batch.Runner = (*Runner)(nil)
 
-// New returns a Runner. Without a permit everything is permitted.
-func New(pools func() []*relay.Pool, permit Permit) *Runner { return &Runner{pools, permit} }
+// New returns a Runner. Without a permit everything is permitted. unasked is told of what is
+// refused before any pool has it, as a pool's own is of what it has had; nil: nobody is told.
+func New(pools func() []*relay.Pool, permit Permit, unasked func(*relay.Call, *wire.Error)) *Runner {
+	return &Runner{pools, permit, unasked}
+}
 
 // Run implements batch.Runner.
 func (r *Runner) Run(ctx context.Context, j *batch.Job) (*batch.Answer, error) {
 	now := time.Now()
 	i, err := parse(j, now)
 	s := &sink{job: j}
-	if err == nil {
+	if err != nil {
+		r.refused(call(j, &wire.Request{}, now), err)
+	} else {
 		err = r.serve(ctx, j, i.request, s, now)
 	}
 	if err == nil && s.body == nil {
@@ -53,23 +60,39 @@ func (r *Runner) Run(ctx context.Context, j *batch.Job) (*batch.Answer, error) {
 	return failed(i, s, err), nil
 }
 
+// call is a job as a pool has it.
+func call(j *batch.Job, req *wire.Request, now time.Time) *relay.Call {
+	return &relay.Call{
+		ID: j.ID, Request: req, Class: j.Class, Tenant: j.Tenant, Principal: j.Key, Arrived: now, Session: req.CacheKey, Kept: j.Kept,
+	}
+}
+
+// refused tells of a call that no pool has had.
+func (r *Runner) refused(c *relay.Call, err *wire.Error) {
+	if r.unasked != nil {
+		c.Account = &journal.Account{}
+		r.unasked(c, err)
+	}
+}
+
 func (r *Runner) serve(ctx context.Context, j *batch.Job, req *wire.Request, s *sink, now time.Time) *wire.Error {
+	call := call(j, req, now)
 	if r.permit != nil {
 		switch may, known := r.permit(j.Key, req.Model); {
 		case !known:
 			// It may be on its way here: another replica has had it, or the file is written
-			// anew. Else the batch lapses.
-			return wire.NewError(wire.CodeIdentityUnavailable, "the key or rule %s that made the batch is not configured here", j.Key)
+			// anew. Else the batch lapses. Nothing is refused yet.
+			return wire.NewError(wire.CodeIdentityUnavailable, "the key or rule %s that made the batch is not configured here, or has expired", j.Key)
 		case !may:
-			return wire.ModelNotFound(req.Model, nil)
+			err := wire.ModelNotFound(req.Model, nil)
+			r.refused(call, err)
+			return err
 		}
 	}
 	pool, err := relay.Choose(r.pools(), req.Model, j.Class)
 	if err != nil {
+		r.refused(call, err)
 		return err
-	}
-	call := &relay.Call{
-		ID: j.ID, Request: req, Class: j.Class, Tenant: j.Tenant, Principal: j.Key, Arrived: now, Session: req.CacheKey, Kept: j.Kept,
 	}
 	if j.Checkpoint != nil {
 		call.Checkpoint = func(kept []byte, tokens int) {

@@ -25,6 +25,7 @@ import (
 	"headgate/engine/enginetest"
 	"headgate/relay"
 	"headgate/simengine/vllmapi"
+	"headgate/wire"
 )
 
 const step = 10 * time.Millisecond
@@ -36,6 +37,7 @@ type rig struct {
 	pool   *relay.Pool
 	engine http.Handler
 	refuse atomic.Int32 // status that the engine answers requests with; 0: it works
+	told   []string     // what the runner told of: the key, the model, the error
 	asked  chan []byte  // bodies of what it was asked for, as far as somebody reads them
 }
 
@@ -99,7 +101,12 @@ func newRigOf(t *testing.T, depth int, cfg vllmapi.Config) *rig {
 			return table, nil
 		},
 	})
-	r.Runner = relayed.New(func() []*relay.Pool { return []*relay.Pool{r.pool} }, permit)
+	r.Runner = relayed.New(func() []*relay.Pool { return []*relay.Pool{r.pool} }, permit, func(c *relay.Call, err *wire.Error) {
+		if c.Account == nil || c.Account.Admitted {
+			t.Errorf("%s is told of with %+v", c.ID, c.Account)
+		}
+		r.told = append(r.told, c.Principal+" "+c.Request.Model+" "+err.Code)
+	})
 	go func() { defer close(followed); r.pool.Run(ctx) }()
 	t.Cleanup(func() {
 		drain, cancel := context.WithCancel(context.Background())
@@ -209,6 +216,13 @@ func TestErrors(t *testing.T) {
 			if d := cmp.Diff(c.want, ask(c.job)); d != "" {
 				t.Errorf("%s: (-want +got)\n%s", c.what, d)
 			}
+		}
+		// What no pool has had is told of: a key that is missing is waited for.
+		if d := cmp.Diff([]string{
+			"alice  invalid_json", "alice  invalid_field", "alice  invalid_field", "alice  invalid_field", "alice  route_not_found",
+			"alice another model_not_found", "alice barred model_not_found", "alice test-model class_not_permitted",
+		}, r.told); d != "" {
+			t.Errorf("(-want +got)\n%s", d)
 		}
 		for status, want := range map[int32]said{
 			400: {400, "engine_refused", false, false}, 422: {422, "engine_refused", false, false},

@@ -20,6 +20,7 @@ import (
 	"headgate/batch/sqlite"
 	"headgate/config"
 	"headgate/relay"
+	"headgate/wire"
 )
 
 // batches are a server's files and batches: where they are kept, and who works at them.
@@ -34,7 +35,7 @@ type batches struct {
 }
 
 // openBatches opens the storage. Nothing is worked at yet.
-func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Permit, named func(tenant string) bool, log *slog.Logger, reg prometheus.Registerer, events *batch.Events) (*batches, error) {
+func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Permit, unasked func(*relay.Call, *wire.Error), named func(tenant string) bool, log *slog.Logger, reg prometheus.Registerer, events *batch.Events) (*batches, error) {
 	contents, done, err := openContents(c)
 	if err != nil {
 		return nil, err
@@ -45,7 +46,7 @@ func openBatches(c *config.Batch, pools func() []*relay.Pool, permit relayed.Per
 	}
 	b := &batches{store: store, done: done, ended: make(chan struct{})}
 	wc := batch.Default()
-	wc.Store, wc.Files, wc.Runner, wc.Log, wc.Metrics, wc.Name = store, contents, relayed.New(pools, permit), log, batch.NewMetrics(reg), rand.Text()
+	wc.Store, wc.Files, wc.Runner, wc.Log, wc.Metrics, wc.Name = store, contents, relayed.New(pools, permit, unasked), log, batch.NewMetrics(reg), rand.Text()
 	wc.Pace.Concurrency, wc.Pace.Ahead, wc.Lease = c.Concurrency, c.Ahead, c.Lease
 	wc.CheckpointTokens, wc.CheckpointEvery = c.CheckpointTokens, c.CheckpointEvery
 	wc.Attempts, wc.Backoff, wc.MaxBackoff = c.Attempts, c.Backoff, c.MaxBackoff

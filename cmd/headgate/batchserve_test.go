@@ -23,7 +23,7 @@ func TestBatchBucket(t *testing.T) {
 	c.SetDefaults()
 	c.Database, c.Bucket, c.TenantMaxFiles = filepath.Join(dir, "x.db"), s.URL("&prefix=of/headgate/"), 1
 	open := func() (*batches, error) {
-		return openBatches(&c, func() []*relay.Pool { return nil }, nil, nil, slog.New(slog.NewTextHandler(io.Discard, nil)), prometheus.NewRegistry(), nil)
+		return openBatches(&c, func() []*relay.Pool { return nil }, nil, nil, nil, slog.New(slog.NewTextHandler(io.Discard, nil)), prometheus.NewRegistry(), nil)
 	}
 	b, err := open()
 	if err != nil {

@@ -262,7 +262,7 @@ func newServer(cfg *config.Config, logTo io.Writer) (*server, error) {
 		if s.journal != nil {
 			events = batch.NewEvents(s.journal, s.shared.start)
 		}
-		if s.batches, err = openBatches(cfg.Batch, s.present, s.permit, s.named, s.log, reg, events); err != nil {
+		if s.batches, err = openBatches(cfg.Batch, s.present, s.permit, s.shared.unasked, s.named, s.log, reg, events); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 		gc.Batches, gc.BatchTenants = s.batches.service, s.batches.worker.Tenants
