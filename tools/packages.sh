@@ -16,3 +16,9 @@ if [ ! -x bin/packages/promtool ] && ! command -v promtool >/dev/null; then
 		echo "packages: promtool is not to be had (apt-get update?); what it checks is skipped" >&2
 	fi
 fi
+# podman builds the image, and runc runs it.
+for tool in podman runc; do
+	command -v "$tool" >/dev/null && continue
+	[ "$(id -u)" = 0 ] && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$tool" >/dev/null ||
+		echo "packages: $tool is not to be had; what it checks is skipped" >&2
+done

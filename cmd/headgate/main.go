@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	_ "time/tzdata" // the image has none
 
 	"github.com/spf13/cobra"
 
