@@ -91,7 +91,7 @@ func submit(t *testing.T, base string, items int) {
 	f, err := w.CreateFormFile("file", "requests.jsonl")
 	if err == nil {
 		for i := range items {
-			fmt.Fprintf(f, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"model":"headgate-simulated-m1","max_tokens":300,"prompt":"item %d"}}`+"\n", i, i)
+			fmt.Fprintf(f, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"model":"headgate-simulated-m1","max_tokens":150,"prompt":"item %d"}}`+"\n", i, i)
 		}
 		err = w.WriteField("purpose", "batch")
 	}
