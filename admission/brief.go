@@ -30,26 +30,30 @@ func (c *Core) Brief() *Brief {
 	return b
 }
 
-// whyClosed says why a class does not lend, by the rules of reopen.
+// whyClosed says why a class does not lend.
 func (c *Core) whyClosed(cl *class) string {
 	ms := func(t Time) time.Duration { return time.Duration(t).Round(100 * time.Millisecond) }
-	switch idle := c.now - cl.idleSince; {
-	case c.pause:
+	if c.pause {
 		return "an operator has paused lending"
-	case cl.open:
-		return ""
-	case cl.spec.Reopen == ReopenSettled && c.calls(cl):
-		return "what was lent before the last recall is not all back"
-	case cl.idleSince == Never && cl.queue.n > 0:
-		return "its own requests wait"
-	case cl.idleSince == Never && cl.spec.Reopen == ReopenIdle:
-		return "it is in use"
-	case cl.idleSince == Never:
-		return fmt.Sprintf("it is in use, and its demand has not fitted for %v yet", ms(cl.idleAfter()))
-	case idle < cl.idleAfter():
-		return fmt.Sprintf("it has been idle for %v of %v", ms(idle), ms(cl.idleAfter()))
 	}
-	return "a recall would cost more than the idle time that is expected is worth"
+	if cl.open {
+		return ""
+	}
+	switch c.stays(cl) {
+	case staysUnsettled:
+		return "what was lent before the last recall is not all back"
+	case staysWanted:
+		return "its own requests wait"
+	case staysUsed:
+		return "it is in use"
+	case staysPressed:
+		return fmt.Sprintf("it is in use, and its demand has not fitted for %v yet", ms(cl.idleAfter()))
+	case staysFresh:
+		return fmt.Sprintf("it has been idle for %v of %v", ms(c.now-cl.idleSince), ms(cl.idleAfter()))
+	case staysShort:
+		return "a recall would cost more than the idle time that is expected is worth"
+	}
+	return "it is about to lend"
 }
 
 // mostStarting is how many holds without a token an engine may have for a forecast to be made

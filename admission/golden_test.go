@@ -495,7 +495,7 @@ func parseTable(t *testing.T, d *datadriven.TestData) *Table {
 		if f[0] == "engine" {
 			tab.Engines = append(tab.Engines, EngineSpec{
 				Name: f[1], Slots: num("slots", 4), KV: num("kv", 5104), Block: num("block", 16), MaxContext: num("context", 4096),
-				Boundary: num("boundary", 0), Ordered: flag("ordered"), Fatal: flag("fatal"), Together: flag("together"), Caches: flag("caches"),
+				Boundary: num("boundary", 0), Ordered: flag("ordered"), Fatal: flag("fatal"), Together: flag("together"), Caches: flag("caches"), Splits: flag("caches"),
 				GaugeAge: dur("age"), Closed: flag("closed"), Shared: flag("withheld"),
 			})
 			if s := &tab.Engines[len(tab.Engines)-1]; s.Shared {

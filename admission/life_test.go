@@ -226,7 +226,7 @@ func drawLively(t *rapid.T, endless bool) *Table {
 	tab.Pause = false // or not everybody would be
 	for e := range tab.Engines {
 		s := &tab.Engines[e]
-		s.Closed, s.Fatal, s.Caches = false, false, false
+		s.Closed, s.Fatal, s.Splits = false, false, false
 		if e == 0 && endless {
 			s.Slots++
 		}
@@ -293,7 +293,7 @@ func TestWindowIsHonoured(t *testing.T) {
 		window := time.Duration(rapid.IntRange(10, 60).Draw(t, "window")) * time.Second
 		all := Of(slots, slots*640)
 		tab := &Table{
-			Engines: []EngineSpec{{Name: "e", Slots: slots, KV: slots * 640, Block: 16, Together: rapid.Bool().Draw(t, "together"), Caches: rapid.Bool().Draw(t, "caches")}},
+			Engines: []EngineSpec{{Name: "e", Slots: slots, KV: slots * 640, Block: 16, Together: rapid.Bool().Draw(t, "together"), Caches: rapid.Bool().Draw(t, "caches"), Splits: rapid.Bool().Draw(t, "splits")}},
 			Classes: []ClassSpec{
 				{Name: "steady", Floor: all, Ceiling: all, Depth: 400, DefaultOut: 64, Mode: ReclaimNow, Reopen: ReopenSettled, IdleAfter: 2 * time.Second},
 				{Name: "owed", Floor: Of(floor, floor*640), Ceiling: all, Depth: 400, DefaultOut: 64, Mode: ReclaimNow, Window: window, PinAfter: rapid.IntRange(0, 2).Draw(t, "pin")},

@@ -251,7 +251,7 @@ func TestDepthZeroReclaims(t *testing.T) {
 // a piece that ends while draining ends its request as finished.
 func TestPieceWhileDraining(t *testing.T) {
 	tab := &Table{Engines: []EngineSpec{eng("e", 4)}, StallShare: 0, Classes: []ClassSpec{cls("i", 4, 4), cls("b", 0, 4)}}
-	tab.Engines[0].Caches = true
+	tab.Engines[0].Caches, tab.Engines[0].Splits = true, true
 	tab.Classes[0].Objective.First = time.Second
 	tab.Classes[1].Mode = ReclaimNow
 	b := newScripted(t, tab)

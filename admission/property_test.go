@@ -120,7 +120,7 @@ func drawTable(t *rapid.T, old *Table) *Table {
 			Name: fmt.Sprint("e", e), Slots: rapid.Int64Range(1, 5).Draw(t, "slots"), KV: rapid.Int64Range(10, 60).Draw(t, "kv") * 16,
 			Block: 16, MaxContext: 640, Boundary: rapid.SampledFrom([]int64{0, 0, 2}).Draw(t, "boundary"),
 			Ordered: rapid.Bool().Draw(t, "ordered"), Fatal: rapid.Bool().Draw(t, "fatal"),
-			Together: rapid.Bool().Draw(t, "together"), Caches: rapid.Bool().Draw(t, "caches"),
+			Together: rapid.Bool().Draw(t, "together"), Caches: rapid.Bool().Draw(t, "caches"), Splits: rapid.Bool().Draw(t, "splits"),
 			GaugeAge: time.Duration(rapid.IntRange(0, 3).Draw(t, "age")) * time.Second, Closed: rapid.IntRange(0, 5).Draw(t, "closed") == 5,
 		})
 	}

@@ -71,19 +71,22 @@ func (g *gaps) within(d, x Time) float64 {
 // quiet tells whether a class that is idle has been so for long enough that its
 // capacity is worth lending: what is to be expected of its idle time is worth
 // more than a recall would cost.
-func (c *Core) quiet(cl *class) bool {
-	if cl.idleSince == Never {
-		return false
-	}
+func (c *Core) quiet(cl *class) bool { return cl.idleSince != Never && c.idles(cl) == staysNot }
+
+// idles is what of its idle time keeps an idle class from lending.
+func (c *Core) idles(cl *class) stays {
 	idle := c.now - cl.idleSince
 	if idle < cl.idleAfter() {
-		return false
+		return staysFresh
 	}
 	cost := c.recallCost(cl)
 	if cl.lossless {
 		cost *= losslessWorth
 	}
-	return cl.spec.Reopen == ReopenIdle || cl.gaps.remaining(idle) >= cost
+	if cl.spec.Reopen == ReopenSettled && cl.gaps.remaining(idle) < cost {
+		return staysShort
+	}
+	return staysNot
 }
 
 // light tells whether a class that always has something running has for long had
@@ -168,21 +171,44 @@ func (c *Core) recallCost(p *class) Time {
 	return cost
 }
 
-// reopen lends a class's floor again.
+// stays is why a class whose lending is closed stays so.
+type stays uint8
+
+const (
+	staysNot       stays = iota
+	staysUnsettled       // not all is back that was lent before
+	staysWanted          // its own requests wait
+	staysUsed            // it is in use, which is enough under ReopenIdle
+	staysPressed         // it is in use, and its demand has not fitted for long enough
+	staysFresh           // it has not been idle for long enough
+	staysShort           // what is expected of its idle time is not worth a recall
+)
+
+// stays tells why a class does not lend again.
 //
 // A class that is idle lends when that is worth it. One that keeps some requests
 // running all the time never is, and lends what its recent peak leaves once its
 // demand has fitted for as long as an idle class would have to wait.
+func (c *Core) stays(cl *class) stays {
+	switch {
+	case cl.spec.Reopen == ReopenSettled && c.calls(cl):
+		return staysUnsettled
+	case cl.idleSince != Never:
+		return c.idles(cl)
+	case cl.queue.n > 0:
+		return staysWanted
+	case cl.spec.Reopen == ReopenIdle:
+		return staysUsed
+	case !c.light(cl):
+		return staysPressed
+	}
+	return staysNot
+}
+
+// reopen lends a class's floor again, where nothing keeps it from that.
 func (c *Core) reopen(k Class) {
 	cl := &c.classes[k]
-	switch {
-	case cl.open || cl.spec.Window > 0:
-		return
-	case cl.spec.Reopen == ReopenSettled && c.calls(cl):
-		return
-	case cl.idleSince != Never && !c.quiet(cl):
-		return
-	case cl.idleSince == Never && (cl.spec.Reopen == ReopenIdle || cl.queue.n > 0 || !c.light(cl)):
+	if cl.open || cl.spec.Window > 0 || c.stays(cl) != staysNot {
 		return
 	}
 	cl.open, cl.opened = true, c.now

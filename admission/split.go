@@ -24,7 +24,7 @@ const pieces = 4
 const minPiece = 4
 
 // splittable tells whether an engine can compute a request's prompt in pieces.
-func (q *request) splittable(en *engine) bool { return en.spec.Caches && q.n == 1 && !q.unsplit }
+func (q *request) splittable(en *engine) bool { return en.spec.Splits && q.n == 1 && !q.unsplit }
 
 // splits tells whether an engine could compute a beginning of a request's prompt
 // within a time.

@@ -149,8 +149,11 @@ type EngineSpec struct {
 	// boundary or together with an abort, and both are protected demand. Behind
 	// foreign work an engine without priorities starts it later.
 	Together bool
-	// Caches: the engine caches prefixes, so that a long prefill can be split.
+	// Caches: the engine keeps the prefixes of what has ended, so that who goes on finds
+	// his there.
 	Caches bool
+	// Splits: a long prefill can be split, into pieces that it keeps.
+	Splits bool
 	// GaugeAge is how old a gauge may be; a busy gauge whose progress counter has
 	// stood still for longer proves nothing. 0 is 5 s.
 	GaugeAge time.Duration

@@ -208,8 +208,7 @@ func (p *Pool) applyLocked(t *admission.Table) {
 }
 
 // specsLocked describes the engines to the core. A closed one is given nothing,
-// and keeps its place in the table. What a prompt can't be cut into pieces for is
-// not said to cache prefixes, whatever it does.
+// and keeps its place in the table.
 func (p *Pool) specsLocked(live *settings, open func(i int) bool) []admission.EngineSpec {
 	specs := make([]admission.EngineSpec, len(live.Engines))
 	for i := range specs {
@@ -222,7 +221,7 @@ func (p *Pool) specsLocked(live *settings, open func(i int) bool) []admission.En
 			Name: live.Engines[i].Name, Slots: int64(s.caps.Slots), KV: int64(s.caps.KVTokens), Block: max(int64(s.caps.BlockSize), 1),
 			MaxContext: int64(s.caps.MaxContext), Boundary: live.Engines[i].Boundary, Ordered: s.caps.Priority, Fatal: s.caps.Fatal,
 			Together: s.caps.StepAborts,
-			Caches:   p.warmsLocked(live, i),
+			Caches:   s.caps.PrefixCache, Splits: p.warmsLocked(live, i),
 			GaugeAge: max(leastGaugeAge, 2*live.Engines[i].ObserveEvery),
 		}
 	}

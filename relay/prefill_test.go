@@ -75,11 +75,22 @@ func TestPrefills(t *testing.T) {
 }
 
 // TestLearnsWhatWasComputed: what an engine says at the end of an answer that it found in its
-// cache is taken off what the prefill is learned by.
+// cache is taken off what the prefill is learned by, whether or not prompts can be split there.
 func TestLearnsWhatWasComputed(t *testing.T) {
+	caches := true
+	for name, configure := range map[string]func(*engine.Config){"split": func(*engine.Config) {}, "whole": neverContinued} {
+		t.Run(name, func(t *testing.T) {
+			learnsWhatWasComputed(t, func(c *engine.Config) {
+				c.Capabilities.PrefixCache = &caches
+				configure(c)
+			})
+		})
+	}
+}
+
+func learnsWhatWasComputed(t *testing.T, configure func(*engine.Config)) {
 	synctest.Test(t, func(t *testing.T) {
-		caches := true
-		g := newRig(t, options{configure: func(c *engine.Config) { c.Capabilities.PrefixCache = &caches }})
+		g := newRig(t, options{configure: configure})
 		for _, s := range []struct {
 			cached int
 			took   time.Duration

@@ -140,7 +140,7 @@ func EngineSpec(e simengine.Config) admission.EngineSpec {
 	kv := int64(e.NumBlocks-1) * int64(e.BlockSize)
 	return admission.EngineSpec{
 		Name: "engine", Slots: int64(e.MaxNumSeqs), KV: kv, Block: int64(e.BlockSize), MaxContext: int64(e.MaxModelLen),
-		Ordered: vllm, Together: vllm, Caches: e.PrefixCaching,
+		Ordered: vllm, Together: vllm, Caches: e.PrefixCaching, Splits: e.PrefixCaching,
 		// llama-server's slots can want more than there is, unless each has its own part.
 		Fatal: !vllm && int64(e.MaxNumSeqs)*int64(e.MaxModelLen) > kv,
 	}

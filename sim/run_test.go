@@ -202,7 +202,7 @@ func TestEngineSpec(t *testing.T) {
 		want   admission.EngineSpec
 	}{
 		{simengine.DefaultConfig(), admission.EngineSpec{Name: "engine", Slots: 4, KV: 5104, Block: 16, MaxContext: 4096, Ordered: true, Together: true}},
-		{caching, admission.EngineSpec{Name: "engine", Slots: 4, KV: 5104, Block: 16, MaxContext: 4096, Ordered: true, Together: true, Caches: true}},
+		{caching, admission.EngineSpec{Name: "engine", Slots: 4, KV: 5104, Block: 16, MaxContext: 4096, Ordered: true, Together: true, Caches: true, Splits: true}},
 		{simengine.LlamaServerConfig(4, 8192, true), admission.EngineSpec{Name: "engine", Slots: 4, KV: 8192, Block: 1, MaxContext: 8192, Fatal: true}},
 		{simengine.LlamaServerConfig(4, 8192, false), admission.EngineSpec{Name: "engine", Slots: 4, KV: 8192, Block: 1, MaxContext: 2048}},
 		{simengine.LlamaServerConfig(1, 8192, true), admission.EngineSpec{Name: "engine", Slots: 1, KV: 8192, Block: 1, MaxContext: 8192}},
