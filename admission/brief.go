@@ -32,7 +32,7 @@ func (c *Core) Brief() *Brief {
 
 // whyClosed says why a class does not lend.
 func (c *Core) whyClosed(cl *class) string {
-	ms := func(t Time) time.Duration { return time.Duration(t).Round(100 * time.Millisecond) }
+	ms := func(t Time) time.Duration { return time.Duration(t).Round(10 * time.Millisecond) }
 	if c.pause {
 		return "an operator has paused lending"
 	}
