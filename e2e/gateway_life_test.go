@@ -106,11 +106,11 @@ func testHints(t *testing.T, b backend) {
 	// A request holds the only slot, and was itself served from a queue that the
 	// next ones fill.
 	held, drop := context.WithCancel(ctx)
-	ask(held, 3000)
+	ask(held, 3900)
 	g.AwaitPool("the slot is taken", waiting(0))
 	holder, leave := context.WithCancel(ctx)
 	defer leave()
-	ask(holder, 3000)
+	ask(holder, 3900)
 	g.AwaitPool("one waits", waiting(1))
 	for n := 2; n <= depth; n++ {
 		ask(ctx, 10)
@@ -122,10 +122,11 @@ func testHints(t *testing.T, b backend) {
 	g.AwaitPool("the queue is full", waiting(depth))
 
 	// Hints grow while nothing moves, until they differ from what the SDK would
-	// wait by itself: half a second at most.
+	// wait by itself, half a second at most; before the holder's answer ends, which on
+	// a fast machine it does after some seconds.
 	const ownBackoffMS = 500
 	hint := 0.0
-	for tick := time.NewTicker(20 * time.Millisecond); hint < 2*ownBackoffMS; <-tick.C {
+	for tick := time.NewTicker(20 * time.Millisecond); hint < 1.3*ownBackoffMS; <-tick.C {
 		res, err := postAs(t.Context(), g.URL+chatPath, k.jobs, body(1))
 		if err != nil {
 			t.Fatal(err)
