@@ -140,10 +140,10 @@ func (s *Service) Upload(ctx context.Context, p *identity.Principal) (*Incoming,
 		u.before, err = s.cfg.Store.Holdings(ctx, p.Tenant)
 	}
 	if err == nil {
-		if err = u.more(Holdings{Files: 1}); err == nil {
-			u.to, err = s.cfg.Files.Create(ctx, u.id)
-		}
-		if err != nil {
+		err = u.more(Holdings{Files: 1})
+	}
+	if err == nil {
+		if u.to, err = s.cfg.Files.Create(ctx, u.id); err != nil {
 			u.gone()
 		}
 	}
@@ -153,16 +153,19 @@ func (s *Service) Upload(ctx context.Context, p *identity.Principal) (*Incoming,
 	return u, nil
 }
 
-// more counts what has come, and tells whether the tenant may have it, as far as is known,
-// beside what else it is uploading here.
+// more counts what comes, if the tenant may have it, as far as is known, beside what else
+// it is uploading here. What it may not have is not held against the others.
 func (u *Incoming) more(n Holdings) error {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	all := u.s.coming[u.tenant]
 	all.Files, all.Bytes = all.Files+n.Files, all.Bytes+n.Bytes
+	if err := u.before.Check(Holdings{Files: all.Files, Bytes: max(all.Bytes, 1)}, u.s.cfg.Most); err != nil {
+		return err
+	}
 	u.s.coming[u.tenant] = all
 	u.bytes += n.Bytes
-	return u.before.Check(Holdings{Files: all.Files, Bytes: max(all.Bytes, 1)}, u.s.cfg.Most)
+	return nil
 }
 
 // gone takes back what more has counted.
@@ -186,15 +189,15 @@ func (u *Incoming) Take(ctx context.Context, in io.Reader) (failed *wire.Error, 
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := in.Read(buf)
-		full := u.more(Holdings{Bytes: int64(n)})
-		if u.bytes > u.s.cfg.MaxFile {
+		if u.bytes+int64(n) > u.s.cfg.MaxFile {
 			return wire.NewError(wire.CodeBodyTooLarge, "the file is larger than %d bytes", u.s.cfg.MaxFile), nil
 		}
-		if full != nil {
-			return u.s.failed(ctx, "write a file", full), nil
-		}
 		if n > 0 {
-			if _, err := u.to.Write(buf[:n]); err != nil {
+			err := u.more(Holdings{Bytes: int64(n)})
+			if err == nil {
+				_, err = u.to.Write(buf[:n])
+			}
+			if err != nil {
 				return u.s.failed(ctx, "write a file", err), nil
 			}
 		}

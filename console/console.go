@@ -156,7 +156,9 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	if f.forever {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	} else {
-		h.Set("Cache-Control", "no-cache") // it is asked for again, and is mostly the same
+		// It is asked for again, and is mostly the same. A proxy that changes a byte of its
+		// style takes it all away.
+		h.Set("Cache-Control", "no-cache, no-transform")
 	}
 	if r.Header.Get("If-None-Match") == f.tag {
 		w.WriteHeader(http.StatusNotModified)

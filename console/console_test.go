@@ -38,10 +38,10 @@ func TestHandler(t *testing.T) {
 		path, accept, kind, cache, body string
 		status                          int
 	}{
-		{"/console/", "gzip, br", "text/html; charset=utf-8", "no-cache", page, 200},
-		{"/console/index.html", "", "text/html; charset=utf-8", "no-cache", page, 200},
+		{"/console/", "gzip, br", "text/html; charset=utf-8", "no-cache, no-transform", page, 200},
+		{"/console/index.html", "", "text/html; charset=utf-8", "no-cache, no-transform", page, 200},
 		{"/console/assets/main-1.js", "gzip", "text/javascript; charset=utf-8", "public, max-age=31536000, immutable", "console.log(1)", 200},
-		{"/console/gate.svg", "identity", "image/svg+xml", "no-cache", "<svg/>", 200},
+		{"/console/gate.svg", "identity", "image/svg+xml", "no-cache, no-transform", "<svg/>", 200},
 		{"/console/assets/main-0.js", "gzip", "", "", "", 404},
 		{"/console/.gitignore", "gzip", "", "", "", 404},
 		{"/console/../console.go", "gzip", "", "", "", 404},

@@ -27,11 +27,14 @@ const inlineStyle = {
     order: 'post',
     handler(html, {bundle}) {
       if (!bundle) return html // the development server's has none yet
-      return html.replace(/<link rel="stylesheet"[^>]* href="\.\/([^"]+)">/g, (_, name) => {
+      const page = html.replace(/<link rel="stylesheet"[^>]* href="\.\/([^"]+)">/g, (_, name) => {
         const {source} = bundle[name]
         delete bundle[name]
         return `<style>${source}</style>`
       })
+      // The handler allows the first style of a page, and only that.
+      if (page.match(/<style|<link rel="stylesheet/g)?.length !== 1) this.error('the page has not exactly one style')
+      return page
     },
   },
 }

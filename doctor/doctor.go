@@ -100,13 +100,23 @@ type Report struct {
 	Warnings int       `json:"warnings"`
 	Ignored  int       `json:"ignored"` // findings that somebody knows of
 	Findings []Finding `json:"findings"`
+
+	ignored []string // their ids
 }
 
-// Known tells which of ids is that of no kind.
+// unchecked are the kinds that say that something was not looked at.
+var unchecked = []*Kind{ConfigUnreadable, ConfigProblem, NothingToCheck, AdminAway, CheckSlow}
+
+// Known tells which of ids can't be ignored: it is of no kind, or says that much was not
+// looked at.
 func Known(ids []string) error {
 	for _, id := range ids {
-		if !slices.ContainsFunc(kinds, func(k *Kind) bool { return k.ID == id }) {
-			return fmt.Errorf("%.100q is not the id of a finding: allowed are those in brackets, such as %s", id, kinds[0].ID)
+		i := slices.IndexFunc(kinds, func(k *Kind) bool { return k.ID == id })
+		if i < 0 {
+			return fmt.Errorf("%.100q is not the id of a finding: allowed are those of docs/doctor.md, such as %s", id, EnginePrefix.ID)
+		}
+		if slices.Contains(unchecked, kinds[i]) {
+			return fmt.Errorf("%s can't be ignored: what it hides was not looked at", id)
 		}
 	}
 	return nil
@@ -114,9 +124,15 @@ func Known(ids []string) error {
 
 // Ignore takes out the findings of kinds with these ids, and counts them.
 func (r *Report) Ignore(ids []string) {
-	all := len(r.Findings)
-	r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool { return slices.Contains(ids, f.ID) })
-	r.Ignored += all - len(r.Findings)
+	r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool {
+		if !slices.Contains(ids, f.ID) {
+			return false
+		}
+		if r.Ignored++; !slices.Contains(r.ignored, f.ID) {
+			r.ignored = append(r.ignored, f.ID)
+		}
+		return true
+	})
 	r.count()
 }
 
@@ -200,7 +216,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "%s in %s", counted(r.Errors, r.Warnings), plural(r.Checks, "check"))
 	if r.Ignored > 0 {
-		fmt.Fprintf(&b, ", %d ignored", r.Ignored)
+		fmt.Fprintf(&b, "; ignored: %s", strings.Join(r.ignored, ", "))
 	}
 	b.WriteByte('\n')
 	_, err := io.WriteString(w, b.String())

@@ -180,11 +180,14 @@ func TestIgnore(t *testing.T) {
 	if err := Known([]string{"engine_prefix", "engine_prfix"}); err == nil || !strings.Contains(err.Error(), "engine_prfix") {
 		t.Error(err)
 	}
+	if err := Known([]string{"admin_away"}); err == nil || !strings.Contains(err.Error(), "can't be ignored") {
+		t.Error(err)
+	}
 	if r.Ignore([]string{EnginePrefix.ID}); r.Ignored != 1 || r.Warnings != 0 || r.Errors != 1 || len(r.Findings) != 1 || r.Status() != 2 {
 		t.Errorf("%+v", r)
 	}
 	var b strings.Builder
-	if err := r.WriteText(&b); err != nil || !strings.HasSuffix(b.String(), "1 error in 1 check, 1 ignored\n") {
+	if err := r.WriteText(&b); err != nil || !strings.HasSuffix(b.String(), "1 error in 1 check; ignored: engine_prefix\n") {
 		t.Errorf("%v, %s", err, &b)
 	}
 }

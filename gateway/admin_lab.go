@@ -151,8 +151,8 @@ func (l *Lab) list(ctx context.Context) (*ReportsView, error) {
 		r := &v.Reports[i]
 		if was, ok := l.listed[r.File]; ok && was.Bytes == r.Bytes && was.Modified.Equal(r.Modified) {
 			*r = was
-		} else {
-			r.describe(root)
+		} else if !r.describe(root) {
+			continue // it is tried again
 		}
 		known[r.File] = *r
 	}
@@ -163,14 +163,15 @@ func (l *Lab) list(ctx context.Context) (*ReportsView, error) {
 // benchSchema is how report.json of headgate bench begins to call itself.
 const benchSchema = "headgate.bench.report/"
 
-// describe says what a report is of, as far as it is known.
-func (v *ReportView) describe(root *os.Root) {
+// describe says what a report is of, as far as it is known. It returns false if it could not
+// be read.
+func (v *ReportView) describe(root *os.Root) bool {
 	if path.Ext(v.File) != ".json" || v.Bytes > maxReportPeek {
-		return
+		return true
 	}
 	b, err := root.ReadFile(v.File)
 	if err != nil {
-		return
+		return false
 	}
 	var r struct {
 		Schema  string
@@ -181,7 +182,7 @@ func (v *ReportView) describe(root *os.Root) {
 		Arms    []struct{ Name string }
 	}
 	if json.Unmarshal(b, &r) != nil {
-		return
+		return true
 	}
 	switch {
 	case strings.HasPrefix(r.Schema, benchSchema):
@@ -189,6 +190,7 @@ func (v *ReportView) describe(root *os.Root) {
 	case r.Profile != "" && len(r.Arms) > 0:
 		v.Kind, v.Title = "sim", clean(fmt.Sprintf("%s, %d seeds, %d arms", r.Profile, len(r.Seeds), len(r.Arms)), maxReason)
 	}
+	return true
 }
 
 // report sends one file.

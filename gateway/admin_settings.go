@@ -68,9 +68,7 @@ const maxCheck = 1 << 20
 
 func (s *Settings) routes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/config", func(w http.ResponseWriter, _ *http.Request) {
-		s.busy.Lock()
-		v, err := s.Show()
-		s.busy.Unlock() // before it is written, to a reader who may be slow
+		v, err := s.show()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -78,6 +76,13 @@ func (s *Settings) routes(mux *http.ServeMux) {
 		writeJSON(w, v)
 	})
 	mux.HandleFunc("POST /api/config/check", s.check)
+}
+
+// show holds up nobody while it is written, to a reader who may be slow.
+func (s *Settings) show() (*SettingsView, error) {
+	s.busy.Lock()
+	defer s.busy.Unlock()
+	return s.Show()
 }
 
 // check tells what headgate validate would say of a configuration. Nothing is applied, and

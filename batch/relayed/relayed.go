@@ -91,7 +91,9 @@ func (r *Runner) serve(ctx context.Context, j *batch.Job, req *wire.Request, s *
 	}
 	pool, err := relay.Choose(r.pools(), req.Model, j.Class)
 	if err != nil {
-		r.refused(call, err)
+		if err.Code != wire.CodeEngineUnavailable { // which is tried again, and not refused yet
+			r.refused(call, err)
+		}
 		return err
 	}
 	if j.Checkpoint != nil {

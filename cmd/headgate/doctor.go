@@ -76,7 +76,7 @@ there is an error.`,
 	f.StringVarP(&file, "config", "c", "", "configuration file")
 	f.DurationVar(&timeout, "timeout", 5*time.Second, "time for each check; they run beside each other")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
-	f.StringSliceVar(&ignored, "ignore", nil, "ids of findings that are known and accepted, such as engine_prefix: they are counted alone")
+	f.StringSliceVar(&ignored, "ignore", nil, "ids of findings that are known and accepted, such as engine_prefix: they are named in the last line and are nothing to the exit status")
 	admin.flags(f, "URL of the gateway's admin listener")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withStatus(2, err) })
 	return cmd

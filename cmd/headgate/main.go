@@ -50,8 +50,10 @@ func root() *cobra.Command {
 		Long: `Headgate stands in front of LLM inference engines. It admits requests by slots
 and KV tokens, protects each class of traffic, lends what is idle, and takes it
 back when the protected demand returns.`,
+		Version:      telemetry.ReadBuild().String(),
 		SilenceUsage: true, SilenceErrors: true,
 	}
+	cmd.SetVersionTemplate("{{.Version}}\n")
 	cmd.AddCommand(
 		serveCommand(),
 		batchCommand(),

@@ -105,6 +105,9 @@ func (s *series) add(next sample) {
 
 // settle keeps of a sample that is not the newest any more what is looked at again.
 func (s *series) settle(c *counters) {
+	if len(c.work) == 0 {
+		return
+	}
 	if s.places == nil {
 		s.places = map[string]int{}
 	}

@@ -80,20 +80,19 @@ async function follow(signal: AbortSignal): Promise<void> {
       const res = await call('api/live', {signal, headers: {Accept: 'text/event-stream'}})
       if (!res.body) throw new Failure(0, 'The stream has no body.')
       become({at: 'live'})
-      wait = 250 // what was open is opened again soon
-      await read(res.body, signal)
+      await read(res.body, signal, () => { wait = 250 }) // what was open is opened again soon
     } catch (err) {
       if (signal.aborted) return
       become({at: 'lost', why: err instanceof Error ? err.message : String(err)})
       // Without a key there is no use in asking again.
       if (err instanceof Failure && (err.status === 401 || err.status === 403 || err.status === 404)) return
     }
-    await new Promise(done => setTimeout(done, wait))
+    await new Promise(done => setTimeout(done, wait * (0.75 + Math.random() / 2)))
   }
 }
 
 /** read takes events apart: lines of event: and data:, a blank line after each. */
-async function read(body: ReadableStream<Uint8Array>, signal: AbortSignal): Promise<void> {
+async function read(body: ReadableStream<Uint8Array>, signal: AbortSignal, heard: () => void): Promise<void> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader()
   let rest = ''
   for (;;) {
@@ -103,6 +102,7 @@ async function read(body: ReadableStream<Uint8Array>, signal: AbortSignal): Prom
     rest += value
     for (let end = rest.indexOf('\n\n'); end >= 0; end = rest.indexOf('\n\n')) {
       take(rest.slice(0, end))
+      heard()
       rest = rest.slice(end + 2)
     }
   }

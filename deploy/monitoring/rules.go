@@ -74,9 +74,9 @@ var Alerts = []Alert{
 		Example: []Series{{`headgate_config_refused{instance="a"}`, "0x20"}}, At: "6m", Fires: map[string]string{},
 	},
 	{
-		Name: "HeadgateReplicaDown", Expr: `up == 0 and on (job, instance) last_over_time(headgate_build_info[1d])`, For: "2m", Severity: Warning,
+		Name: "HeadgateReplicaDown", Expr: `up == 0 and on (job, instance) last_over_time(headgate_build_info[7d])`, For: "2m", Severity: Warning,
 		Summary: "{{ $labels.instance }}, which was a Headgate, does not answer",
-		Means:   "The process is gone, hangs, or can't be reached on its admin listener. Others serve its clients, with less of the engines until its lease has run out. It ends by itself when the address is no target any more.",
+		Means:   "The process is gone, hangs, or can't be reached on its admin listener. Where there are other replicas they serve its clients, with less of the engines until its lease has run out. The alert ends by itself when the address is no target any more, and after a week.",
 		Do:      "Look at its log and why it ended; the place that runs it should have started it again. One that runs: is the admin listener reachable from Prometheus, with the key that it asks for ([identity.md](identity.md))?",
 		Example: []Series{
 			{`up{job="headgate",instance="b"}`, "1x10 0x60"},
@@ -252,7 +252,7 @@ var Alerts = []Alert{
 		At:      "5m", Fires: map[string]string{"instance": "a"},
 	},
 	{
-		Name: "HeadgateCertificateExpires", Expr: `headgate_tls_certificate_expiry_timestamp_seconds - time() < 7 * 86400 and headgate_tls_certificate_expiry_timestamp_seconds - time() < (headgate_tls_certificate_expiry_timestamp_seconds - headgate_tls_certificate_start_timestamp_seconds) / 3`, For: "1h", Severity: Warning,
+		Name: "HeadgateCertificateExpires", Expr: `headgate_tls_certificate_expiry_timestamp_seconds - time() < 7 * 86400 and headgate_tls_certificate_expiry_timestamp_seconds - time() < (headgate_tls_certificate_expiry_timestamp_seconds - headgate_tls_certificate_start_timestamp_seconds) / 3`, For: "10m", Severity: Warning,
 		Summary: "The certificate of {{ $labels.instance }} for {{ $labels.listener }} expires soon",
 		Means:   "Less than a week is left of it, and less than a third of what it lives. The files have not been renewed, or the renewed ones were refused.",
 		Do:      "Renew them. If they are renewed already, `headgate_tls_reloads_total{outcome=\"refused\"}` has moved and the log says why ([tls.md](tls.md#new-certificates)).",

@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $fleet := or .Values.etcd.endpoints (eq (default "" $control.store) "etcd") -}}
 {{- if and (gt (int .Values.replicas) 1) (not $fleet) }}{{ fail (printf "replicas is %d, and several replicas share their engines by grants: give etcd.endpoints, or config.control" (int .Values.replicas)) }}{{ end -}}
 {{- if and $control.replicas (lt (int $control.replicas) (int .Values.replicas)) }}{{ fail (printf "config.control.replicas is %d, and there are %d replicas: at least as many" (int $control.replicas) (int .Values.replicas)) }}{{ end -}}
-{{- if and .Values.etcd.endpoints .Values.etcd.username (not .Values.etcd.passwordSecret.name) }}{{ fail (printf "etcd.username is %s, and etcd.passwordSecret.name is empty: name the secret with the password" .Values.etcd.username) }}{{ end -}}
+{{- if and .Values.etcd.endpoints .Values.etcd.username (not (default dict .Values.etcd.passwordSecret).name) }}{{ fail (printf "etcd.username is %s, and etcd.passwordSecret.name is empty: name the secret with the password" .Values.etcd.username) }}{{ end -}}
 {{- if and .Values.controller.enabled (not $fleet) }}{{ fail "controller.enabled: there is no fleet to lead without etcd.endpoints or config.control" }}{{ end -}}
 {{- $stateful := eq .Values.workload "StatefulSet" -}}
 {{- range $c.pools }}{{ if and (default dict .control).survival (not $stateful) }}{{ fail (printf "pool %s has a survival floor, which is kept for a replica's name: workload has to be StatefulSet" .name) }}{{ end }}{{ end -}}
