@@ -417,7 +417,7 @@ func (c *Core) admit(slot int32, f *fitting) {
 	*h = hold{
 		gen: h.gen + 1, state: holdLive, class: q.class, engine: f.engine, req: c.requestID(slot),
 		amount: f.amount, reserved: f.amount[KV], prompt: q.prompt + q.kept, cached: q.prompt + q.kept - q.work(&c.engines[f.engine]), whole: q.whole, expect: f.expect, limit: f.limit, n: q.n,
-		again:    q.reclaims > 0 || q.kept > 0,
+		again:    q.begun || q.reclaims > 0 || q.kept > 0,
 		together: c.engines[f.engine].spec.Together && c.engines[f.engine].going != (Amount{}), admitted: c.now, prev: none, next: none,
 	}
 	q.state, q.hold = stateRunning, i
@@ -518,7 +518,11 @@ func (c *Core) scheduled(ev *Event) {
 		if h.scheduled == 0 {
 			h.scheduled = max(c.now, 1)
 		}
-		h.cached, h.counted = min(max(h.cached, ev.Cached), h.prompt), h.counted || ev.Flags&FlagCounted != 0
+		if ev.Flags&FlagCounted != 0 {
+			h.cached, h.counted = min(ev.Cached, h.prompt), true
+		} else if !h.counted {
+			h.cached = min(max(h.cached, ev.Cached), h.prompt)
+		}
 	}
 }
 

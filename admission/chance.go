@@ -61,7 +61,7 @@ func (c *Core) Chance(now Time, ev *Event, needs []Amount) (Chance, []Amount) {
 func (c *Core) asked(ev *Event) request {
 	return request{
 		class: ev.Class, tenant: ev.Tenant, prompt: max(ev.Prompt, 0), out: ev.Out, declared: ev.Out >= 0,
-		whole: ev.Flags&FlagWhole != 0, unsplit: ev.Flags&FlagUnsplit != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine,
+		whole: ev.Flags&FlagWhole != 0, unsplit: ev.Flags&FlagUnsplit != 0, begun: ev.Flags&FlagBegun != 0, cached: min(max(ev.Cached, 0), max(ev.Prompt, 0)), home: ev.Engine,
 		barred: ev.Barred, session: ev.Session, n: max(ev.N, 1), hold: none, arrived: c.now, waits: c.now,
 		first: min(max(ev.First, 0), maxDuration), token: min(max(ev.Token, 0), maxDuration),
 		line: none, prev: none, next: none, longer: none, later: none,

@@ -92,6 +92,7 @@ type class struct {
 	open             bool
 	pinned           bool   // one of its holds is pinned
 	pressed          Time   // when its demand last did not fit
+	began            Time   // when it came into use
 	opened           Time   // when its lending last opened
 	thrash           uint8  // doublings of IdleAfter
 	lossless         bool   // what is recalled for it finds its work again
@@ -166,6 +167,7 @@ type request struct {
 	prompt      int32
 	cached      int32  // tokens of the prompt that need no prefill
 	home        Engine // where they are cached
+	begun       bool   // in an earlier call
 	barred      uint64 // engines that can't run it
 	failed      uint64 // engines that have failed it
 	avoids      uint64 // engines that it leaves alone ...
@@ -452,10 +454,12 @@ func (c *Core) apply(t *Table) {
 			c.settles |= bit(Class(k))
 		}
 	}
+	for k := range c.classes {
+		c.classes[k].lossless = c.lossless(&c.classes[k])
+	}
 	c.reckon()
 	c.forgiven()
 	for k := range c.classes {
-		c.classes[k].lossless = c.lossless(&c.classes[k])
 		c.absorb(Class(k))
 		c.expose(Class(k))
 		c.review(Class(k))

@@ -75,11 +75,11 @@ func (c *Core) quiet(cl *class) bool { return cl.idleSince != Never && c.idles(c
 
 // idles is what of its idle time keeps an idle class from lending.
 func (c *Core) idles(cl *class) stays {
+	cost := c.recallCost(cl) // by which idleAfter goes
 	idle := c.now - cl.idleSince
 	if idle < cl.idleAfter() {
 		return staysFresh
 	}
-	cost := c.recallCost(cl)
 	if cl.lossless {
 		cost *= losslessWorth
 	}
@@ -91,7 +91,16 @@ func (c *Core) idles(cl *class) stays {
 
 // light tells whether a class that always has something running has for long had
 // no more than it found room for.
-func (c *Core) light(cl *class) bool { return c.now >= cl.pressed+cl.idleAfter() }
+func (c *Core) light(cl *class) bool { return c.now >= cl.fits()+cl.idleAfter() }
+
+// fits is from when on a class in use has found room. Where the wait is short, the idle time
+// before it came into use tells nothing: its first request may be the first of many.
+func (cl *class) fits() Time {
+	if cl.lossless {
+		return max(cl.pressed, cl.began)
+	}
+	return cl.pressed
+}
 
 // peakWindow is how far back a peak counts. While a class is in use, a settled
 // reopening looks back further than it waits, or it would have forgotten by then
@@ -109,7 +118,7 @@ const peakBack = 8
 // idleAfter is how long a class has to be idle, or to fit, at present.
 func (cl *class) idleAfter() Time {
 	w := min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration))
-	if cl.lossless && cl.spec.Reopen == ReopenSettled {
+	if cl.lossless && cl.cost > 0 && cl.spec.Reopen == ReopenSettled {
 		w /= losslessWait
 	}
 	return w
@@ -126,7 +135,7 @@ const (
 )
 
 // lossless tells whether who is recalled for a class finds its prompt and its answer
-// again in the engine's cache.
+// again in the engine's cache: of several engines, if it comes back to the same one.
 func (c *Core) lossless(p *class) bool {
 	for e := range c.engines {
 		if spec := &c.engines[e].spec; !spec.Closed && !spec.Caches {
@@ -236,7 +245,7 @@ func (c *Core) looks(cl *class) Time {
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:
-		if at := cl.pressed + cl.idleAfter(); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
+		if at := cl.fits() + cl.idleAfter(); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
 			return max(at, c.now)
 		}
 	}
@@ -264,6 +273,7 @@ const calmAfter = 64
 func (c *Core) rested(cl *class) {
 	gap := c.now - cl.idleSince
 	cl.idleSince = Never
+	cl.began = c.now
 	cl.gaps.add(gap)
 	for cl.idled += gap; cl.thrash > 0 && cl.idled >= calmAfter*Time(cl.spec.IdleAfter); cl.idled -= calmAfter * Time(cl.spec.IdleAfter) {
 		cl.thrash--

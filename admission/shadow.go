@@ -450,7 +450,7 @@ func (s *Shadow) ended(ev *Event) {
 		s.drive(&Event{Kind: Cancel, ID: h.id})
 	case stateRunning:
 		// Delivered, so that the core doesn't repeat what is over.
-		s.drive(&Event{Kind: Ended, Hold: h.hold, Out: ev.Out, Cause: cause, Flags: ev.Flags&FlagReleased | FlagDelivered})
+		s.drive(&Event{Kind: Ended, Hold: h.hold, Out: ev.Out, Cached: ev.Cached, Cause: cause, Flags: ev.Flags&FlagReleased | FlagDelivered})
 	}
 	r.run = none
 	s.engines[h.engine].live--

@@ -35,6 +35,14 @@ func (r *recent) add(took Time, tokens int32) {
 	r.at = (r.at + 1) % uint8(len(r.took))
 }
 
+func (r *recent) forget(took Time, tokens int32) {
+	for i := range r.took {
+		if r.took[i] == max(took, 1) && r.tokens[i] == tokens {
+			r.took[i], r.tokens[i] = 0, 0
+		}
+	}
+}
+
 // least returns the prefill that was the fastest for its tokens, and whether
 // there is one.
 func (r *recent) least() (took, tokens Time, ok bool) {
@@ -177,27 +185,47 @@ func (c *Core) learnStart(h *hold) {
 	cl.firstAt = (cl.firstAt + 1) % uint8(len(cl.firsts))
 	// What was found in a cache may be known only when the answer is over, if ever. One that
 	// goes on surely found much of its prompt, and would tell that a prefill takes nothing.
-	if !en.spec.Caches || h.counted || !h.again && !en.says {
+	if h.counted || !h.again && !(en.spec.Caches && en.says) {
 		en.learnPrefill(h, h.cached)
 	}
 }
 
-// learnCounted learns from the end of a hold of which the engine says then how much of its
-// prompt it found.
+// learnCounted learns from the end of a hold of which the engine may say then how much of
+// its prompt it found.
 func (c *Core) learnCounted(h *hold, ev *Event) {
 	en := &c.engines[h.engine]
-	if ev.Cause != CauseFinished || !en.spec.Caches || h.counted {
+	if !en.spec.Caches || h.counted {
 		return
 	}
-	en.says = en.says || ev.Cached > 0
-	if en.says && h.first != 0 && (ev.Cached > 0 || !h.again) {
-		en.learnPrefill(h, max(h.cached, ev.Cached))
+	if ev.Cached > 0 && !en.says {
+		en.says = true
+		if work := h.prompt - h.cached; work > 0 { // which was learned before it was known
+			en.timing.prefill[bits.Len32(uint32(work))].forget(h.first-max(h.admitted, h.scheduled), work)
+		}
+	}
+	if !en.says || h.first == 0 {
+		return
+	}
+	cached := min(ev.Cached, h.prompt)
+	if h.piece > 0 {
+		// Of a piece the gateway has its own count, in tokens as it estimates them; what it
+		// found of a beginning that others had is not in that.
+		if cached = h.cached; cached == 0 && ev.Cached > 0 {
+			return
+		}
+	}
+	said := ev.Cached > 0 || ev.Cause == CauseFinished && !h.again
+	// What is not said may have been anything: it is believed if a prefill is slower then.
+	if said || !h.again && h.first-max(h.admitted, h.scheduled) > en.timing.prefillTime(h.prompt-cached) {
+		en.learnPrefill(h, cached)
+		c.learned++
 	}
 }
 
-// learnPrefill learns what a prefill takes from a hold that began by itself.
+// learnPrefill learns what a prefill takes from a hold that began by itself. What little was
+// computed of a prompt says nothing of whole ones.
 func (en *engine) learnPrefill(h *hold, cached int32) {
-	if work := h.prompt - cached; h.alone && work > 0 {
+	if work := h.prompt - cached; h.alone && work > 0 && int64(work)*8 >= int64(h.prompt) {
 		since := max(h.admitted, h.scheduled)
 		en.timing.prefill[bits.Len32(uint32(work))].add(h.first-since, work)
 	}

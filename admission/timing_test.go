@@ -39,17 +39,47 @@ func TestPrefillsThatWereCached(t *testing.T) {
 		t.Fatalf("a prefill of 200 is taken to last %d ms", got/ms)
 	}
 
-	// The engine says in the end that it found nearly all: from then on the end is waited for.
-	finds := func(slot uint32, cached int32, took Time) {
-		b.offer(1, slot, 1000, 64)
+	// The engine says in the end that it found most of a prompt that was new: what was learned
+	// of it is forgotten, and from then on the end is waited for.
+	finds := func(slot uint32, prompt, cached int32, took Time, why Cause) {
+		b.offer(1, slot, prompt, 64)
 		b.to(b.now + took)
 		b.prog(slot, 1)
-		b.step(&Event{Kind: Ended, Hold: b.hold[slot], Cause: CauseFinished, Flags: FlagReleased, Out: 64, Cached: cached})
+		b.step(&Event{Kind: Ended, Hold: b.hold[slot], Cause: why, Flags: FlagReleased, Out: 64, Cached: cached})
 	}
-	finds(4, 990, 3*sec)
-	learned("what was learned before it was known", 3*sec)
-	finds(5, 990, 100*ms)
+	finds(4, 1000, 700, sec, CauseFinished)
 	learned("a prefix that somebody else had", 3*sec)
-	finds(6, 0, 2*sec)
+	finds(5, 1000, 990, 100*ms, CauseFinished)
+	learned("of which nearly nothing was computed", 3*sec)
+	finds(6, 1000, 0, 2*sec, CauseFinished)
 	learned("a prompt of which nothing was found", 2*sec)
+	finds(7, 1000, 0, sec, CauseClientGone)
+	learned("one of which nobody says what was found", 2*sec)
+	for i := range uint32(8) {
+		finds(8+i, 1000, 0, 5*sec, CauseClientGone)
+	}
+	learned("eight that were slower, whatever was found", 5*sec)
+}
+
+// What the driver counted goes before what was expected to be cached, and an answer that was
+// begun in an earlier call goes on.
+func TestPrefillsThatWereExpected(t *testing.T) {
+	tab := &Table{Engines: []EngineSpec{eng("e", 4)}, Classes: []ClassSpec{cls("i", 3, 4), cls("b", 0, 4)}}
+	tab.Engines[0].Caches = true
+	b := newScripted(t, tab)
+	b.step(&Event{Kind: Offer, ID: MakeID(1, 1), Class: 1, Prompt: 1000, Cached: 960, Out: 64})
+	b.step(&Event{Kind: Scheduled, Hold: b.hold[1], Flags: FlagCounted})
+	b.to(b.now + 3*sec)
+	b.prog(1, 1)
+	b.end(1, CauseFinished, FlagReleased, 64)
+	if got := b.c.engines[0].timing.prefillTime(1000); got/ms < 2990 || got/ms > 3010 {
+		t.Errorf("a prefill of 1000 is taken to last %d ms", got/ms)
+	}
+	b.step(&Event{Kind: Offer, ID: MakeID(1, 2), Class: 1, Prompt: 1040, Out: 24, Flags: FlagBegun})
+	b.to(b.now + 100*ms)
+	b.prog(2, 1)
+	b.end(2, CauseFinished, FlagReleased, 24)
+	if got := b.c.engines[0].timing.prefillTime(1000); got/ms < 2990 || got/ms > 3010 {
+		t.Errorf("after one that goes on from an earlier call: %d ms", got/ms)
+	}
 }

@@ -118,6 +118,10 @@ const FlagWhole = 1
 // nothing, too.
 const FlagCounted = 1
 
+// FlagBegun, of an Offer: it was begun before, in an earlier call, so that much of its
+// prompt may be cached.
+const FlagBegun = 1 << 1
+
 // FlagUnsplit, of an Offer and of the Ended of a piece that failed: the beginning
 // of the prompt can't be computed by itself. The request starts whole, or not yet.
 const FlagUnsplit = 1 << 4

@@ -180,6 +180,9 @@ func (p *Pool) enterLocked(r *record) {
 	r.barred = p.barredLocked(r)
 	ev.ID, ev.Tenant, ev.Session, ev.Barred = r.id, tenant, p.numberLocked(r), r.barred
 	ev.Engine, ev.Cached = p.homeLocked(r)
+	if r.call.Kept != nil {
+		ev.Flags |= admission.FlagBegun
+	}
 	p.stepLocked(r.mind, &ev)
 }
 

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -283,6 +284,58 @@ func TestBesideBacklog(t *testing.T) {
 		}
 		if float64(tokens[Headgate]) < c.least*leaves {
 			t.Errorf("caching %t: that is less than %g", c.caching, c.least)
+		}
+	}
+}
+
+// Several at a time, at a steady beat, which is the hardest case for a policy that lends what
+// is idle: the first of a burst comes into an idle class, and nobody is ever alone with his
+// prefill, so that none may be learned. Still, with prefix caching, more are on time than by
+// the engine's own priorities. A partition has more; docs/lending.md says so.
+func TestBurstsBesideBacklog(t *testing.T) {
+	const length = 15 * time.Minute
+	for _, c := range []struct {
+		at    int
+		every float64 // seconds
+	}{{4, 10}, {4, 12}, {3, 15}, {2, 15}} {
+		for _, caching := range []bool{false, true} {
+			e := simengine.DefaultConfig()
+			e.PrefixCaching = caching
+			onTime, tokens, offered := map[string]int{}, map[string]int{}, 0
+			for _, name := range []string{"priority", "static-queued", Headgate} {
+				offered = 0
+				for seed := range uint64(5) {
+					r := rand.New(rand.NewPCG(seed+1, 7))
+					tr := &trace.Trace{Profile: "bursts"}
+					for at := 5.0; at < length.Seconds(); at += c.every * (0.9 + 0.2*r.Float64()) {
+						for range c.at {
+							tr.Entries = append(tr.Entries, trace.Entry{ID: fmt.Sprint("i", len(tr.Entries)), Class: trace.Interactive,
+								Arrival: time.Duration(at*1e6) * time.Microsecond, PromptTokens: 474, MaxTokens: 25, Output: 25})
+						}
+					}
+					offered += len(tr.Entries)
+					arm, err := NewArm(name, e)
+					if err != nil {
+						t.Fatal(err)
+					}
+					b := &Backlog{Depth: 16, Until: length, Shapes: []trace.Entry{{ID: "b", Class: trace.Batch, PromptTokens: 1607, MaxTokens: 64, Output: 64}}}
+					run, err := SimulateWith(tr, arm, b)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i := range run.Records {
+						if q := &run.Records[i]; q.Class == trace.Interactive && q.OnTime() {
+							onTime[name]++
+						} else if q.Class == trace.Batch && q.Outcome == Completed && q.Done <= length {
+							tokens[name] += q.Output
+						}
+					}
+				}
+			}
+			t.Logf("%d every %g s, caching %t: of %d on time %v, tokens of batch %v", c.at, c.every, caching, offered, onTime, tokens)
+			if caching && onTime[Headgate] < onTime["priority"] {
+				t.Errorf("%d every %g s: fewer on time than by the engine's own priorities", c.at, c.every)
+			}
 		}
 	}
 }

@@ -79,7 +79,7 @@ func coexists(t *testing.T, engine, base string, g *benchGateway, traces, batche
 		var file bytes.Buffer
 		for i := range coexistItems {
 			fmt.Fprintf(&file, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"model":%q,"max_tokens":%d,"prompt":[%d,%d,%s7]}}`+"\n",
-				i, demoModel, coexistOutput, i/100%100+1, i%100+1, strings.Repeat("7,", coexistPrompt-3))
+				i, demoModel, coexistOutput, 1000+i/100, i%100+1, strings.Repeat("7,", coexistPrompt-3))
 		}
 		path := filepath.Join(t.TempDir(), "requests.jsonl")
 		if err := os.WriteFile(path, file.Bytes(), 0o600); err != nil {
@@ -211,7 +211,11 @@ func summed(t *testing.T, base string, counter *regexp.Regexp) (sum int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range counter.FindAllSubmatch(text, -1) {
+	all := counter.FindAllSubmatch(text, -1)
+	if all == nil && counter == generatedTokens {
+		t.Fatalf("%s has no %v", base, counter)
+	}
+	for _, m := range all {
 		n, err := strconv.ParseFloat(string(m[1]), 64)
 		if err != nil {
 			t.Fatal(err)

@@ -173,7 +173,7 @@ var Alerts = []Alert{
 		Name: "HeadgateReclaimWaste", Expr: `pool:headgate_recall_waste:ratio_rate30m > 0.1`, For: "30m", Severity: Warning,
 		Summary: "More than a tenth of what the engines of pool {{ $labels.pool }} compute is computed again because of recalls",
 		Means:   "Reclaims cost more than they should: long prompts are ended and prefilled again.",
-		Do:      "Give the batch class a larger `grace` (work that is nearly done is spared), `pin_after: 1`, or the interactive class some `unlent`, so that fewer recalls are needed. `reopen: settled` lends less often than `idle`. Turn prefix caching of the engine on: then little of a reclaimed prompt is computed again.",
+		Do:      "Give the batch class a larger `grace` (work that is nearly done is spared), `pin_after: 1`, or the interactive class some `unlent`, so that fewer recalls are needed. Where the engine caches no prefixes `reopen: settled` lends less often than `idle`. Turn prefix caching of the engine on: then little of a reclaimed prompt is computed again.",
 		Example: []Series{
 			{`headgate_recall_waste_tokens_total{pool="main",class="interactive"}`, "0+1000x100"},
 			{`headgate_kv_tokens_total{pool="main",class="batch",account="consumed"}`, "0+4000x100"},
