@@ -219,6 +219,7 @@ type hold struct {
 	alone     bool   // no other hold of the engine was starting meanwhile
 	again     bool   // its request was begun before: much of its prompt may be cached
 	counted   bool   // cached is what the engine found
+	taught    int32  // tokens of the prefill that was learned from it; 0: none was
 	together  bool   // it was sent while others of the engine were on their way out
 	prompt    int32
 	cached    int32

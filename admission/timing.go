@@ -199,8 +199,8 @@ func (c *Core) learnCounted(h *hold, ev *Event) {
 	}
 	if ev.Cached > 0 && !en.says {
 		en.says = true
-		if work := h.prompt - h.cached; work > 0 { // which was learned before it was known
-			en.timing.prefill[bits.Len32(uint32(work))].forget(h.first-max(h.admitted, h.scheduled), work)
+		if h.taught > 0 { // before it was known
+			en.timing.prefill[bits.Len32(uint32(h.taught))].forget(h.first-max(h.admitted, h.scheduled), h.taught)
 		}
 	}
 	if !en.says || h.first == 0 {
@@ -228,6 +228,7 @@ func (en *engine) learnPrefill(h *hold, cached int32) {
 	if work := h.prompt - cached; h.alone && work > 0 && int64(work)*8 >= int64(h.prompt) {
 		since := max(h.admitted, h.scheduled)
 		en.timing.prefill[bits.Len32(uint32(work))].add(h.first-since, work)
+		h.taught = work
 	}
 }
 

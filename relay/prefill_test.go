@@ -94,7 +94,7 @@ func learnsWhatWasComputed(t *testing.T, configure func(*engine.Config)) {
 		for _, s := range []struct {
 			cached int
 			took   time.Duration
-		}{{90, time.Second}, {90, 100 * time.Millisecond}} {
+		}{{60, time.Second}, {60, 100 * time.Millisecond}} {
 			pass(time.Second)
 			c := g.serve("interactive", strings.Replace(sent(true, ""), "hello", strings.Repeat("hello ", 100), 1))
 			call := g.engines[0].Accept(t)
@@ -115,8 +115,8 @@ func learnsWhatWasComputed(t *testing.T, configure func(*engine.Config)) {
 		for _, p := range d.Engines[0].Speed.Prefills {
 			least[p.Tokens] = time.Duration(p.Took)
 		}
-		if len(least) != 2 || least[10] != 100*time.Millisecond {
-			t.Errorf("prefills are %v, want 10 tokens in 100ms, and all of the first prompt in 1s", least)
+		if len(least) != 1 || least[40] != 100*time.Millisecond {
+			t.Errorf("prefills are %v, want 40 tokens in 100ms, as the faster of two", least)
 		}
 	})
 }
