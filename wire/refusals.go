@@ -116,7 +116,7 @@ var table = []Row{
 	{CodeDraining, http.StatusServiceUnavailable, typeServer, false, "the gateway is shutting down; another replica may answer at once"},
 	{CodeEngineLoading, http.StatusServiceUnavailable, typeServer, true, "the engine is loading its model"},
 	{CodeEngineUnavailable, http.StatusServiceUnavailable, typeServer, true, "no engine of the pool answers"},
-	{CodeIdentityUnavailable, http.StatusServiceUnavailable, typeServer, true, "the keys of the token's issuer can't be fetched, so nobody can tell whether the token is good"},
+	{CodeIdentityUnavailable, http.StatusServiceUnavailable, typeServer, true, "the keys of the token's issuer can't be fetched, so nobody can tell whether the token is good; of a batch's request: the key that made the batch is not there, or has expired"},
 	{CodeStorageUnavailable, http.StatusServiceUnavailable, typeServer, false, "files and batches can't be read or written at this moment"},
 	{CodeUpstreamTimeout, http.StatusGatewayTimeout, typeServer, false, "the engine sent nothing for longer than the header or idle timeout"},
 	{CodeStorageFull, http.StatusInsufficientStorage, typeServer, false, "there is no room left for files and batches"},

@@ -246,7 +246,7 @@ func TestLiveBatchCoexists(t *testing.T) {
 						t.Parallel()
 						e := simengine.DefaultConfig()
 						e.PrefixCaching = caching
-						_, at, closeEngine, err := startBenchEngine(t.Context(), vllmapi.Config{Engine: e, ModelName: demoModel, Version: "test"}, nil)
+						_, at, closeEngine, err := startBenchEngine(t.Context(), vllmapi.Config{Engine: e, ModelName: demoModel, Version: "test", PromptTokensDetails: true}, nil)
 						if err != nil {
 							t.Fatal(err)
 						}
