@@ -200,7 +200,7 @@ func (c *Core) learnCounted(h *hold, ev *Event) {
 	if ev.Cached > 0 && !en.says {
 		en.says = true
 		if h.taught > 0 { // before it was known
-			en.timing.prefill[bits.Len32(uint32(h.taught))].forget(h.first-max(h.admitted, h.scheduled), h.taught)
+			en.timing.prefill[bits.Len32(uint32(h.taught))].forget(h.prefilled(), h.taught)
 		}
 	}
 	if !en.says || h.first == 0 {
@@ -216,18 +216,20 @@ func (c *Core) learnCounted(h *hold, ev *Event) {
 	}
 	said := ev.Cached > 0 || ev.Cause == CauseFinished && !h.again
 	// What is not said may have been anything: it is believed if a prefill is slower then.
-	if said || !h.again && h.first-max(h.admitted, h.scheduled) > en.timing.prefillTime(h.prompt-cached) {
+	if said || !h.again && h.prefilled() > en.timing.prefillTime(h.prompt-cached) {
 		en.learnPrefill(h, cached)
 		c.learned++
 	}
 }
 
+// prefilled is what a hold took to its first token.
+func (h *hold) prefilled() Time { return h.first - max(h.admitted, h.scheduled) }
+
 // learnPrefill learns what a prefill takes from a hold that began by itself. What little was
 // computed of a prompt says nothing of whole ones.
 func (en *engine) learnPrefill(h *hold, cached int32) {
 	if work := h.prompt - cached; h.alone && work > 0 && int64(work)*8 >= int64(h.prompt) {
-		since := max(h.admitted, h.scheduled)
-		en.timing.prefill[bits.Len32(uint32(work))].add(h.first-since, work)
+		en.timing.prefill[bits.Len32(uint32(work))].add(h.prefilled(), work)
 		h.taught = work
 	}
 }

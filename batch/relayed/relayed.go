@@ -40,10 +40,15 @@ func (r *Runner) Run(ctx context.Context, j *batch.Job) (*batch.Answer, error) {
 	now := time.Now()
 	i, err := parse(j, now)
 	s := &sink{job: j}
-	if err != nil {
-		r.refused(call(j, &wire.Request{}, now), err)
-	} else {
-		err = r.serve(ctx, j, i.request, s, now)
+	req := &wire.Request{} // of what can't be read
+	var pool *relay.Pool
+	if err == nil {
+		req = i.request
+		pool, err = r.choose(j, req)
+	}
+	c := call(j, req, now)
+	if err == nil {
+		err = serve(ctx, pool, j, c, s)
 	}
 	if err == nil && s.body == nil {
 		err = wire.Internal() // an answer that has ended was given
@@ -54,10 +59,15 @@ func (r *Runner) Run(ctx context.Context, j *batch.Job) (*batch.Answer, error) {
 	if err == nil {
 		return s.answered(i.request.API), nil
 	}
+	a := failed(i, s, err)
+	if pool == nil && !a.Retry && r.unasked != nil { // what is tried again is not refused yet
+		c.Account = &journal.Account{}
+		r.unasked(c, err)
+	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return failed(i, s, err), nil
+	return a, nil
 }
 
 // call is a job as a pool has it.
@@ -67,35 +77,22 @@ func call(j *batch.Job, req *wire.Request, now time.Time) *relay.Call {
 	}
 }
 
-// refused tells of a call that no pool has had.
-func (r *Runner) refused(c *relay.Call, err *wire.Error) {
-	if r.unasked != nil {
-		c.Account = &journal.Account{}
-		r.unasked(c, err)
-	}
-}
-
-func (r *Runner) serve(ctx context.Context, j *batch.Job, req *wire.Request, s *sink, now time.Time) *wire.Error {
-	call := call(j, req, now)
+// choose is the pool that a job may use now.
+func (r *Runner) choose(j *batch.Job, req *wire.Request) (*relay.Pool, *wire.Error) {
 	if r.permit != nil {
 		switch may, known := r.permit(j.Key, req.Model); {
 		case !known:
 			// It may be on its way here: another replica has had it, or the file is written
-			// anew. Else the batch lapses. Nothing is refused yet.
-			return wire.NewError(wire.CodeIdentityUnavailable, "the key or rule %s that made the batch is not configured here, or has expired", j.Key)
+			// anew. Else the batch lapses.
+			return nil, wire.NewError(wire.CodeIdentityUnavailable, "the key or rule %s that made the batch is not configured here, or has expired", j.Key)
 		case !may:
-			err := wire.ModelNotFound(req.Model, nil)
-			r.refused(call, err)
-			return err
+			return nil, wire.ModelNotFound(req.Model, nil)
 		}
 	}
-	pool, err := relay.Choose(r.pools(), req.Model, j.Class)
-	if err != nil {
-		if err.Code != wire.CodeEngineUnavailable { // which is tried again, and not refused yet
-			r.refused(call, err)
-		}
-		return err
-	}
+	return relay.Choose(r.pools(), req.Model, j.Class)
+}
+
+func serve(ctx context.Context, pool *relay.Pool, j *batch.Job, call *relay.Call, s *sink) *wire.Error {
 	if j.Checkpoint != nil {
 		call.Checkpoint = func(kept []byte, tokens int) {
 			s.output = int64(tokens)
