@@ -156,6 +156,7 @@ func TestAudit(t *testing.T) {
 		for _, a := range running {
 			<-a
 		}
+		synctest.Wait() // a record is written after its client has been answered
 		c := r.engine.Accept(t)
 		c.Send("data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n")
 		c.End()

@@ -159,14 +159,10 @@ func (p *pair) lines(t testing.TB, name string, kinds ...journal.Kind) (all []st
 }
 
 // outcomes are a replica's counters of forwarding.
-func (r *rig) outcomes(t *testing.T) string {
-	t.Helper()
-	families, err := r.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+func (r *rig) outcomes() string {
+	r.t.Helper()
 	var all []string
-	for _, f := range families {
+	for _, f := range r.gather() {
 		if f.GetName() != "headgate_forwards_total" && f.GetName() != "headgate_forwarded_received_total" {
 			continue
 		}
@@ -219,7 +215,7 @@ func TestForwarded(t *testing.T) {
 						t.Errorf("ids %v and %v, of %s", ids, same, id)
 					}
 				}
-				if a, b := p.a.outcomes(t), p.b.outcomes(t); a != "answered 1" || b != "valid 1" {
+				if a, b := p.a.outcomes(), p.b.outcomes(); a != "answered 1" || b != "valid 1" {
 					t.Errorf("counted %q and %q", a, b)
 				}
 				if n := testutil.ToFloat64(p.a.gateway.requests.WithLabelValues(routes[path].name, "200")); n != 1 {
@@ -279,7 +275,7 @@ func TestForwardOnce(t *testing.T) {
 				if want := map[bool]string{true: "arrived interactive a", false: "arrived interactive"}[proven]; there[0] != want || proven != (ids[0] == r.header.Get("Headgate-Request-Id")) && proven {
 					t.Errorf("b's journal: %q of %q", there, ids)
 				}
-				if b := p.b.outcomes(t); b != map[bool]string{true: "valid 1", false: "invalid 1"}[proven] {
+				if b := p.b.outcomes(); b != map[bool]string{true: "valid 1", false: "invalid 1"}[proven] {
 					t.Errorf("b counted %q", b)
 				}
 			})
@@ -360,7 +356,7 @@ func TestForwardedCancel(t *testing.T) {
 		_ = res.Body.Close()
 		<-call.Gone()
 		p.b.quiet()
-		if a := p.a.outcomes(t); a != "left 1" {
+		if a := p.a.outcomes(); a != "left 1" {
 			t.Errorf("a counted %q", a)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -374,7 +370,7 @@ func TestForwardedCancel(t *testing.T) {
 		<-call.Gone()
 		<-whole
 		p.b.quiet()
-		if a := p.a.outcomes(t); a != "left 2" {
+		if a := p.a.outcomes(); a != "left 2" {
 			t.Errorf("a counted %q", a)
 		}
 	})
@@ -435,7 +431,7 @@ func TestUnreached(t *testing.T) {
 				if want := []string{"arrived interactive", "admitted interactive", "finished interactive"}; !slices.Equal(here, want) {
 					t.Errorf("a's journal: %q, want %q", here, want)
 				}
-				if a := p.a.outcomes(t); a != "unreachable 1" || !slices.Equal(p.unreached, []string{"b"}) {
+				if a := p.a.outcomes(); a != "unreachable 1" || !slices.Equal(p.unreached, []string{"b"}) {
 					t.Errorf("a counted %q, unreached %v", a, p.unreached)
 				}
 			})
@@ -479,7 +475,7 @@ func TestReplicaDies(t *testing.T) {
 			if want := []string{"forwarded interactive b"}; !slices.Equal(here, want) {
 				t.Errorf("a's journal: %q, want %q", here, want)
 			}
-			if a := p.a.outcomes(t); a != "failed 1" || len(p.asked) != 1 {
+			if a := p.a.outcomes(); a != "failed 1" || len(p.asked) != 1 {
 				t.Errorf("a counted %q, and asked %q", a, p.asked)
 			}
 		})

@@ -337,11 +337,7 @@ func TestClientLeaves(t *testing.T) {
 // counted sums a metric's series that have the label value.
 func (r *rig) counted(name, label string) (sum float64) {
 	r.t.Helper()
-	families, err := r.metrics.Gather()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	for _, f := range families {
+	for _, f := range r.gather() {
 		for _, m := range f.Metric {
 			for _, l := range m.Label {
 				if f.GetName() == name && l.GetValue() == label {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/tidwall/gjson"
@@ -217,15 +218,23 @@ func TestLabelsAreBounded(t *testing.T) {
 	})
 }
 
-// series lists the names and labels of all metrics.
-func (r *rig) series() []string {
+// gather reads all metrics, once what is under way has been counted: a request is counted
+// after its client has had the last of the answer.
+func (r *rig) gather() []*dto.MetricFamily {
 	r.t.Helper()
+	synctest.Wait()
 	families, err := r.metrics.Gather()
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return families
+}
+
+// series lists the names and labels of all metrics.
+func (r *rig) series() []string {
+	r.t.Helper()
 	var all []string
-	for _, f := range families {
+	for _, f := range r.gather() {
 		for _, m := range f.Metric {
 			all = append(all, fmt.Sprint(f.GetName(), m.Label))
 		}
