@@ -35,7 +35,7 @@ var layers = [][]string{
 	{"audit", "doctor", "probe", "relay", "sim"},
 	{"control", "engine", "journal", "replan"},
 	{"admission", "identity", "quota", "simengine", "telemetry"},
-	{"certs", "deploy", "egress", "kv", "occupancy", "stats", "trace", "wire"},
+	{"certs", "deploy", "egress", "kv", "occupancy", "proctest", "stats", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They

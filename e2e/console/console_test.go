@@ -16,6 +16,7 @@ import (
 	"headgate/console"
 	"headgate/e2e/headgate"
 	"headgate/e2e/need"
+	"headgate/proctest"
 )
 
 // result is what run.mjs prints of a check.
@@ -34,7 +35,7 @@ func look(t testing.TB, checks, admin string, extra ...string) map[string]result
 		t.Fatal("the console is not built: make console")
 	}
 	cmd := exec.CommandContext(t.Context(), node, append([]string{"run.mjs", browser, checks, admin}, extra...)...)
-	cmd.SysProcAttr = need.EndsWithParent()
+	cmd.SysProcAttr = proctest.EndsWithParent()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -17,6 +17,7 @@ import (
 	"headgate/console"
 	"headgate/e2e/headgate"
 	"headgate/e2e/need"
+	"headgate/proctest"
 )
 
 // TestOperate uses the views that let an operator do something, with a batch that runs, a
@@ -63,7 +64,7 @@ pools:
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), node, "operate.mjs", browser, g.Admin, operate, read, out)
-	cmd.SysProcAttr = need.EndsWithParent()
+	cmd.SysProcAttr = proctest.EndsWithParent()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	said, err := cmd.Output()

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"headgate/e2e/need"
+	"headgate/proctest"
 )
 
 // patience bounds every wait for a condition. It is no measure of speed: only a
@@ -33,7 +33,7 @@ type process struct {
 func start(t testing.TB, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(Binary(t), args...), out: newOutput(), exited: make(chan struct{})}
-	p.cmd.SysProcAttr = need.EndsWithParent()
+	p.cmd.SysProcAttr = proctest.EndsWithParent()
 	p.cmd.Stdout, p.cmd.Stderr = p.out.writer(), p.out.writer()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("headgate: %v", err)
@@ -76,7 +76,7 @@ func (p *process) PID() int { return p.cmd.Process.Pid }
 
 // Suspend stops the process where it is, with its connections open; Resume lets it go
 // on.
-func (p *process) Suspend() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
+func (p *process) Suspend() { _ = proctest.Suspend(p.cmd.Process) }
 func (p *process) Resume()  { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Wait waits for the process's end and fails the test unless its status is 0.

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"headgate/proctest"
 )
 
 // Postgres runs PostgreSQL in a folder of its own until the test ends, behind a Unix
@@ -24,7 +26,7 @@ func Postgres(t testing.TB) (dsn string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	attr := EndsWithParent()
+	attr := proctest.EndsWithParent()
 	if os.Getuid() == 0 { // as whom it refuses to run
 		u, err := user.Lookup("postgres")
 		if err != nil {

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -26,6 +25,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"headgate/proctest"
 )
 
 // patience bounds every wait. It is no measure of speed: only a broken process
@@ -221,13 +222,16 @@ func (m *Member) Restart(t testing.TB) {
 
 // Suspend stops the process where it is, with its connections open; Resume lets it
 // go on.
-func (m *Member) Suspend() { m.signal(syscall.SIGSTOP) }
-func (m *Member) Resume()  { m.signal(syscall.SIGCONT) }
-
-func (m *Member) signal(s syscall.Signal) {
+func (m *Member) Suspend() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_ = m.cmd.Process.Signal(s)
+	_ = proctest.Suspend(m.cmd.Process)
+}
+
+func (m *Member) Resume() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_ = m.cmd.Process.Signal(syscall.SIGCONT)
 }
 
 // Watches returns how many watches there are at the member. It can be asked without
@@ -281,7 +285,7 @@ func (m *Member) start(t testing.TB) {
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		cmd.Stderr = said
-		cmd.SysProcAttr = endsWithParent()
+		cmd.SysProcAttr = proctest.EndsWithParent()
 		_, err = cmd.StdinPipe() // its end, with this process, ends the member
 	}
 	if err == nil {
@@ -389,38 +393,5 @@ func free(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// Binary returns the path of etcdmember, built once a test run. It is kept in the
-// module's cache folder, into which it is moved whole, so that test runs which share
-// a checkout don't meet half of one.
-func Binary(t testing.TB) string {
-	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-var build = sync.OnceValues(func() (string, error) {
-	gomod, err := exec.Command("go", "env", "GOMOD").Output()
-	if err != nil {
-		return "", fmt.Errorf("go env GOMOD: %w", err)
-	}
-	root := filepath.Dir(string(gomod))
-	cache := filepath.Join(root, ".cache")
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", err
-	}
-	dir, err := os.MkdirTemp(cache, "build-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(dir)
-	built, path := filepath.Join(dir, "etcdmember"), filepath.Join(cache, "etcdmember")
-	cmd := exec.Command("go", "build", "-o", built, "./e2e/etcdmember")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build ./e2e/etcdmember: %w\n%s", err, out)
-	}
-	return path, os.Rename(built, path)
-})
+// Binary returns the path of etcdmember.
+var Binary = proctest.Program("./e2e/etcdmember")
