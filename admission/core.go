@@ -144,6 +144,7 @@ type engine struct {
 	lastFirst Time    // when a hold's first token last came
 	says      bool    // it says in the end how much of a prompt it found in its cache
 	starting  []int32 // holds without a token yet
+	spell     spell   // in which they are computed
 	untrue    int     // reclaims in a row that it did not confirm
 	ledger    peak
 	gauge     gauge

@@ -226,7 +226,7 @@ func (c *Core) learnElsewhere(k Class, was, o *ClassElsewhere) {
 		}
 		if s.N > 0 {
 			for _, i := range en.starting {
-				c.holds[i].alone = false
+				c.spoil(i)
 			}
 		}
 	}

@@ -229,7 +229,7 @@ func (s *Shadow) take(e *Effect) {
 		if h.passed < s.now {
 			// The engine began with it before, so its first token tells nothing of
 			// how long a prompt takes.
-			s.core.holds[s.core.find(e.Hold)].alone = false
+			s.core.spoil(s.core.find(e.Hold))
 		}
 		s.weigh(h)
 	case Warm:

@@ -1,6 +1,9 @@
 package admission
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // timing is what a core has learned of how fast an engine works. Everything
 // that looks ahead asks it: the stall guard how long a prompt holds up the
@@ -14,11 +17,17 @@ import "math/bits"
 // of two, are kept apart, since a small one pays for the step and a large one
 // for its tokens.
 //
+// Where nobody ever has one to himself, since all come several at a time, a whole burst
+// tells: from when the first of its prefills began to the last first token, the engine
+// computed them all. That is believed as long as nothing better is known, since an engine
+// may compute two small prompts in the time of one.
+//
 // Alternatives: a straight line through all samples lets the many small prompts
 // decide what the few large ones cost; an average believes the noise, and a
 // guard that believes it closes the gate, after which nothing corrects it.
 type timing struct {
 	prefill [32]recent // by the bits of the prompt's length
+	bursts  recent     // of prefills that were not alone, together
 	perTok  [8]Time    // ns per token of output, by the bits of how many ran; 0 is unknown
 	told    Speed      // what other cores have learned of the engine
 }
@@ -55,7 +64,7 @@ func (r *recent) least() (took, tokens Time, ok bool) {
 }
 
 // prefillTime predicts for how long the engine computes a prompt of n tokens; 0
-// while it knows of no prompt. Of a size never seen it knows what a smaller one
+// while it knows of none. Of a size never seen it knows what a smaller one
 // took, of which two steps were not for its tokens, or else a larger one.
 func (t *timing) prefillTime(n int32) Time {
 	n = max(n, 0)
@@ -73,6 +82,9 @@ func (t *timing) prefillTime(n int32) Time {
 		if took, tokens, ok := t.least(s); ok {
 			return took * Time(n) / tokens
 		}
+	}
+	if took, tokens, ok := t.bursts.least(); ok {
+		return took * Time(n) / tokens
 	}
 	return 0
 }
@@ -143,6 +155,19 @@ func (c *Core) tokenTime(en *engine) Time {
 	return defaultPerToken
 }
 
+// spell is the time in which an engine has something to prefill.
+type spell struct {
+	began  Time  // with the first prefill
+	tokens int64 // that were computed
+	spoilt bool  // how long it took is not how long they took
+}
+
+// spoil notes of a hold without a token that the engine computed other things meanwhile.
+func (c *Core) spoil(i int32) {
+	h := &c.holds[i]
+	h.alone, c.engines[h.engine].spell.spoilt = false, true
+}
+
 // starts notes that a hold was admitted, and that it has no token yet.
 func (c *Core) starts(i int32) {
 	h := &c.holds[i]
@@ -150,6 +175,9 @@ func (c *Core) starts(i int32) {
 	h.alone = len(en.starting) == 0
 	for k := range c.away.Classes {
 		h.alone = h.alone && c.atOthers(Class(k)).at(en.id).N == 0
+	}
+	if len(en.starting) == 0 {
+		en.spell = spell{began: Never, spoilt: !h.alone}
 	}
 	for _, j := range en.starting {
 		c.holds[j].alone = false
@@ -173,6 +201,12 @@ func (c *Core) started(i int32) {
 		}
 	}
 	en.starting = kept
+	b := &en.spell
+	b.began, b.tokens = min(b.began, max(h.admitted, h.scheduled)), b.tokens+int64(h.prompt-h.cached)
+	b.spoilt = b.spoilt || h.first == 0 || h.piece > 0 || !en.tells(h)
+	if len(kept) == 0 && !b.spoilt && b.tokens > 0 && b.tokens <= math.MaxInt32 {
+		en.timing.bursts.add(c.now-b.began, int32(b.tokens))
+	}
 }
 
 // learnStart learns from a hold's first token.
@@ -183,12 +217,15 @@ func (c *Core) learnStart(h *hold) {
 	en.lastFirst = c.now
 	cl.firsts[cl.firstAt] = c.now - h.admitted
 	cl.firstAt = (cl.firstAt + 1) % uint8(len(cl.firsts))
-	// What was found in a cache may be known only when the answer is over, if ever. One that
-	// goes on surely found much of its prompt, and would tell that a prefill takes nothing.
-	if h.counted || !h.again && !(en.spec.Caches && en.says) {
+	if en.tells(h) {
 		en.learnPrefill(h, h.cached)
 	}
 }
+
+// tells tells whether it is known by a hold's first token how much of its prompt was
+// computed. What was found in a cache may be known only when the answer is over, if ever. One
+// that goes on surely found much, and would tell that a prefill takes nothing.
+func (en *engine) tells(h *hold) bool { return h.counted || !h.again && !(en.spec.Caches && en.says) }
 
 // learnCounted learns from the end of a hold of which the engine may say then how much of
 // its prompt it found.

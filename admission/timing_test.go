@@ -83,3 +83,101 @@ func TestPrefillsThatWereExpected(t *testing.T) {
 		t.Errorf("after one that goes on from an earlier call: %d ms", got/ms)
 	}
 }
+
+// Where nobody has a prefill to himself, the time in which several were computed tells, as long
+// as nothing better is known.
+func TestPrefillsThatAreNeverAlone(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		caching bool
+		do      func(*scripted)
+		want    Time // of 1000 tokens
+	}{
+		{"two in three seconds", false, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 500, 64)
+			b.to(b.now + 2*sec)
+			b.prog(1, 1)
+			b.to(b.now + sec)
+			b.prog(2, 1)
+		}, 2 * sec},
+		{"the second comes while the first is computed", false, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			b.to(b.now + sec)
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + 2*sec)
+			b.prog(1, 1)
+			b.to(b.now + sec)
+			b.prog(2, 1)
+		}, 2 * sec},
+		{"they count from when the engine says that it began", false, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + sec)
+			for slot := range uint32(2) {
+				b.step(&Event{Kind: Scheduled, Hold: b.hold[1+slot]})
+			}
+			b.to(b.now + 2*sec)
+			b.prog(1, 1)
+			b.prog(2, 1)
+		}, sec},
+		{"one of them ends without a token", false, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + sec)
+			b.end(1, CauseClientGone, FlagReleased, 0)
+			b.prog(2, 1)
+		}, 0},
+		{"another core has something computed there meanwhile", false, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 1000, 64)
+			b.step(&Event{Kind: Told, Elsewhere: &Elsewhere{Classes: []ClassElsewhere{{Starts: []Starts{{N: 1, Tokens: 100}}}}}})
+			b.step(&Event{Kind: Told, Elsewhere: &Elsewhere{Classes: []ClassElsewhere{{}}}})
+			b.to(b.now + sec)
+			b.prog(1, 1)
+			b.prog(2, 1)
+		}, 0},
+		{"most of one was cached, and the driver counts it", true, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 1000, 64)
+			b.step(&Event{Kind: Scheduled, Hold: b.hold[1], Cached: 900, Flags: FlagCounted})
+			b.step(&Event{Kind: Scheduled, Hold: b.hold[2], Flags: FlagCounted})
+			b.to(b.now + 1100*ms)
+			b.prog(1, 1)
+			b.prog(2, 1)
+		}, sec},
+		{"one of them goes on", true, func(b *scripted) {
+			b.step(&Event{Kind: Offer, ID: MakeID(1, 1), Prompt: 1000, Out: 64, Flags: FlagBegun})
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + sec)
+			b.prog(1, 1)
+			b.prog(2, 1)
+		}, 0},
+		{"the engine tells in the end what it found", true, func(b *scripted) {
+			b.c.engines[0].says = true
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + sec)
+			b.prog(1, 1)
+			b.prog(2, 1)
+		}, 0},
+		{"one that is alone tells better", false, func(b *scripted) {
+			b.teach(0, 1, 1000, 3*sec, 10*ms)
+			b.offer(0, 2, 1000, 64)
+			b.offer(0, 3, 1000, 64)
+			b.to(b.now + sec)
+			b.prog(2, 1)
+			b.prog(3, 1)
+		}, 3 * sec},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab := &Table{Engines: []EngineSpec{eng("e", 4)}, Classes: []ClassSpec{cls("i", 4, 4)}}
+			tab.Engines[0].Caches = c.caching
+			b := newScripted(t, tab)
+			c.do(b)
+			if got := b.c.engines[0].timing.prefillTime(1000); max(got-c.want, c.want-got) > c.want/100 {
+				t.Errorf("a prefill of 1000 is taken to last %d ms, want %d", got/ms, c.want/ms)
+			}
+		})
+	}
+}

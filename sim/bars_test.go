@@ -290,8 +290,8 @@ func TestBesideBacklog(t *testing.T) {
 
 // Several at a time, at a steady beat, which is the hardest case for a policy that lends what
 // is idle: the first of a burst comes into an idle class, and nobody is ever alone with his
-// prefill, so that none may be learned. Still, with prefix caching, more are on time than by
-// the engine's own priorities. A partition has more; docs/lending.md says so.
+// prefill. Still more are on time than by the engine's own priorities, and four fifths of those
+// that a partition has; docs/lending.md has the figures.
 func TestBurstsBesideBacklog(t *testing.T) {
 	const length = 15 * time.Minute
 	for _, c := range []struct {
@@ -333,8 +333,8 @@ func TestBurstsBesideBacklog(t *testing.T) {
 				}
 			}
 			t.Logf("%d every %g s, caching %t: of %d on time %v, tokens of batch %v", c.at, c.every, caching, offered, onTime, tokens)
-			if caching && onTime[Headgate] < onTime["priority"] {
-				t.Errorf("%d every %g s: fewer on time than by the engine's own priorities", c.at, c.every)
+			if onTime[Headgate] < onTime["priority"] || onTime[Headgate] < 4*onTime["static-queued"]/5 {
+				t.Errorf("%d every %g s, caching %t: too few on time", c.at, c.every, caching)
 			}
 		}
 	}
