@@ -47,7 +47,7 @@ func newReloadRig(t *testing.T, content string) *reloadRig {
 	r := &reloadRig{t: t, file: filepath.Join(t.TempDir(), "hg.yaml")}
 	fast := simengine.DefaultConfig()
 	fast.Speed = 0.02
-	fast.MaxNumSeqs = 64
+	fast.MaxNumSeqs, fast.PrefixCaching = 64, true
 	_, at, closeEngine, err := startBenchEngine(t.Context(), vllmapi.Config{Engine: fast, Version: "test"}, nil)
 	if err != nil {
 		t.Fatal(err)

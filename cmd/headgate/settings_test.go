@@ -172,6 +172,9 @@ func TestWhatIf(t *testing.T) {
 	if p := offer.Get("pools.0"); p.Get("not").Exists() || p.Get("slots").Int() != 4 || p.Get("kv_tokens").Int() != 5104 || !strings.Contains(policy, "reclaim: reclaim") || offer.Get("profiles.#").Int() < 5 {
 		t.Fatalf("%s", first)
 	}
+	if e, err := r.s.simulated(&r.s.config.Load().Pools[0]); err != nil || !e.PrefixCaching {
+		t.Errorf("the engine says that it keeps prefixes, the model does not: %v", err)
+	}
 	run := func(change func(map[string]any)) (int, string) {
 		t.Helper()
 		in := map[string]any{"pool": "main", "profile": "metal-long-context-v1", "seeds": 5, "speed": 2, "policy": policy}

@@ -72,11 +72,12 @@ func hasClasses(p *config.Policy) error {
 	return nil
 }
 
-// simulated is a model of a pool's first engine: its slots, its KV and its kind are the
-// engine's, and its step times those of the model that headgate sim has by default.
+// simulated is a model of a pool's first engine: its slots, its KV, its kind and whether it
+// keeps prefixes are the engine's, and its step times those of the model that headgate sim has
+// by default.
 func (s *server) simulated(p *config.Pool) (simengine.Config, error) {
 	c := &p.Engines[0]
-	slots, kv := c.Slots, c.KVTokens
+	slots, kv, caching := c.Slots, c.KVTokens, c.PrefixCaching != nil && *c.PrefixCaching
 	for _, live := range s.present() {
 		if live.Name() != p.Name {
 			continue
@@ -86,6 +87,11 @@ func (s *server) simulated(p *config.Pool) (simengine.Config, error) {
 				if e.Name == c.Name && e.Total.Slots > 0 && e.Total.KV > 0 {
 					slots, kv = e.Total.Slots, e.Total.KV
 				}
+			}
+		}
+		for _, e := range live.Engines() {
+			if e.Name == c.Name && e.Known {
+				caching = e.Capabilities.PrefixCache // what the configuration says is in it
 			}
 		}
 	}
@@ -102,7 +108,7 @@ func (s *server) simulated(p *config.Pool) (simengine.Config, error) {
 		}
 		e.MaxNumSeqs, e.BlockSize, e.NumBlocks = int(slots), int(block), int(kv/block)+1
 		e.MaxModelLen = int(kv / block * block)
-		e.PrefixCaching = c.PrefixCaching != nil && *c.PrefixCaching
+		e.PrefixCaching = caching
 	}
 	if c.MaxContext > 0 {
 		e.MaxModelLen = min(e.MaxModelLen, int(c.MaxContext))
