@@ -37,9 +37,10 @@ type response struct {
 	started   bool
 	unread    bool // there may be a body, or a rest of one
 	scratch   []byte
-	hold      bool   // what is written need not be flushed
-	body      []byte // as it came, while the request may be sent on
-	status    int    // of an answer of another replica; 0: it is this one's
+	hold      bool      // what is written need not be flushed
+	renew     time.Time // until then the deadline of writes is not set anew
+	body      []byte    // as it came, while the request may be sent on
+	status    int       // of an answer of another replica; 0: it is this one's
 	audited   audited
 }
 
@@ -219,10 +220,16 @@ func (w *response) Flush() error {
 	return w.control.Flush()
 }
 
-// deadline gives the client its time for what is written next. A writer that
-// can't set deadlines (a test's recorder) writes without one.
+// deadline gives the client its time for what is written next, and a sixteenth of it more,
+// for which it is not given anew: it would be a twentieth of what an event costs. A writer
+// that can't set deadlines (a test's recorder) writes without one.
 func (w *response) deadline() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.cfg.Limits.ClientStall))
+	now, stall := time.Now(), w.cfg.Limits.ClientStall
+	if now.Before(w.renew) {
+		return
+	}
+	w.renew = now.Add(stall / 16)
+	_ = w.control.SetWriteDeadline(now.Add(stall + stall/16))
 }
 
 // Answer implements relay.Sink.

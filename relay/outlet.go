@@ -15,6 +15,7 @@ type outlet struct {
 	start time.Time // that last counts from
 
 	last      atomic.Int64 // when something came or went
+	events    int          // that went
 	writing   sync.Mutex   // the sink's
 	delivered bool         // something of the answer has gone there; guarded by writing
 	shown     bool         // the client of a stream has been let see something of the answer
@@ -36,11 +37,14 @@ func (o *outlet) event(raw []byte, part, more bool) error {
 	o.writing.Lock()
 	defer o.writing.Unlock()
 	o.delivered = o.delivered || part
-	if h, ok := o.sink.(Holder); ok && (more || o.held) {
-		o.held = more
-		h.Hold(more)
+	if more || o.held {
+		if h, ok := o.sink.(Holder); ok {
+			o.held = more
+			h.Hold(more)
+		}
 	}
 	err := o.sink.Event(raw)
+	o.events++
 	o.touch() // a client that reads slowly is no silence of the engine's
 	return err
 }

@@ -22,7 +22,6 @@ func (a *attempt) read(ctx context.Context, s engine.Stream, stream bool) {
 	defer func() { _ = a.flush() }() // whoever is gone is missed by whatever comes next
 	for {
 		d, err := s.Next()
-		a.touch()
 		switch {
 		case err == io.EOF:
 			a.confirm = nil
@@ -36,8 +35,11 @@ func (a *attempt) read(ctx context.Context, s engine.Stream, stream bool) {
 			a.settled(s)
 			return
 		}
-		more := d.More
+		more, passed := d.More, a.events
 		over, err := a.take(&d, stream)
+		if a.events == passed {
+			a.touch() // which else whatever was passed on has done
+		}
 		if err == nil && !more {
 			// What came last may be nothing for the client.
 			if err = a.flush(); err != nil {
@@ -242,7 +244,7 @@ const progressEvery = 16
 // count keeps the books of what an answer has come to, and the core's.
 func (a *attempt) count(d *engine.Delta, stream bool) {
 	p, r := a.pool, a.record
-	if !a.add(d, !stream || d.UsageOnly, max(a.call.Request.N, a.call.Request.Prompts, 1)) {
+	if !a.add(d, !stream || d.UsageOnly, a.call.Request) {
 		p.cfg.Log.Warn("the engine's usage is impossible and not believed", "pool", p.cfg.Name, "engine", a.engineName(), "request", a.call.ID,
 			"prompt_tokens", d.Usage.Prompt, "completion_tokens", d.Usage.Completion)
 	}

@@ -18,14 +18,14 @@ type tally struct {
 	timing  *engine.Timing
 }
 
-// add takes in what an event says. final: its usage is of all there was. It is false
-// for usage of the so many sequences that can't be, which is taken out of the event.
-func (t *tally) add(d *engine.Delta, final bool, sequences int) (credible bool) {
+// add takes in what an event of a request's answer says. final: its usage is of all there was.
+// It is false for usage that the request's sequences can't have, which is taken out of the event.
+func (t *tally) add(d *engine.Delta, final bool, req *wire.Request) (credible bool) {
 	if d.Timing != nil {
 		t.timing = d.Timing
 	}
 	t.out += d.Tokens
-	if d.HasUsage && !t.credible(&d.Usage, sequences) {
+	if d.HasUsage && !t.credible(&d.Usage, max(req.N, req.Prompts, 1)) {
 		d.HasUsage = false
 		return false
 	}

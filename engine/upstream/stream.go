@@ -46,8 +46,9 @@ type stream struct {
 
 	mu     sync.Mutex
 	place  *Place
-	err    error   // what Next returns from now on
-	ending *ending // set once the connection is closed, or is to be
+	err    error       // what Next returns from now on
+	closed atomic.Bool // there is one
+	ending *ending     // set once the connection is closed, or is to be
 }
 
 func newStream(ctx context.Context, c *Client, a *engine.Attempt, res *http.Response, place *Place, cut func()) *stream {
@@ -92,12 +93,14 @@ func (s *stream) Next() (engine.Delta, error) {
 		s.drain()
 		return engine.Delta{}, s.end(io.EOF)
 	}
-	read := s.nextEvent
-	if s.events == nil {
-		read = s.document
-	}
+	var d engine.Delta
+	var err error
 	s.place.Reading()
-	d, err := read()
+	if s.events == nil {
+		d, err = s.document()
+	} else {
+		err = s.nextEvent(&d)
+	}
 	s.place.Read()
 	if err != nil {
 		if s.ctx.Err() != nil {
@@ -112,41 +115,43 @@ func (s *stream) Next() (engine.Delta, error) {
 	return d, nil
 }
 
-func (s *stream) nextEvent() (engine.Delta, error) {
+// nextEvent fills d in, since what is copied is what was just written, for which the
+// processor waits.
+func (s *stream) nextEvent(d *engine.Delta) error {
 	ev, err := s.events.Next()
 	if err != nil && (!errors.Is(err, io.ErrUnexpectedEOF) || len(ev.Data) == 0) {
 		if errors.Is(err, io.EOF) && s.finished < s.choice {
 			err = io.ErrUnexpectedEOF
 		}
-		return engine.Delta{}, err
+		return err
 	}
-	d := engine.Delta{Raw: ev.Raw, Data: ev.Data}
+	d.Raw, d.Data = ev.Raw, ev.Data
 	if len(bytes.TrimSpace(ev.Data)) == 0 {
 		// A comment may pass; what is neither comment nor data is no event.
 		if !bytes.HasPrefix(bytes.TrimLeft(ev.Raw, "\r\n"), []byte(":")) {
 			d.Raw = nil
 		}
-		return d, nil
+		return nil
 	}
 	chunk, parseErr := wire.ParseChunk(s.api, ev.Data)
 	switch {
 	case err != nil && (parseErr != nil || !chunk.Done):
 		// Cut inside an event; only a terminator may lack its blank line.
-		return engine.Delta{}, io.ErrUnexpectedEOF
+		return io.ErrUnexpectedEOF
 	case ev.Name == "error" && chunk.Err == nil:
 		d.Chunk = wire.Chunk{Err: wire.FromUpstream(http.StatusBadGateway, ev.Data, nil)}
 	case parseErr != nil:
-		return engine.Delta{}, fmt.Errorf("unreadable event from the engine: %w", parseErr)
+		return fmt.Errorf("unreadable event from the engine: %w", parseErr)
 	case chunk.Done && s.finished == 0:
 		// A terminator says that the stream is over, not that the answer is.
-		return engine.Delta{}, io.ErrUnexpectedEOF
+		return io.ErrUnexpectedEOF
 	default:
 		d.Chunk = chunk
 	}
 	// The end of an answer is told in two or three events, which mostly come together.
 	d.More = (d.Finished > 0 || d.UsageOnly) && s.events.More()
-	s.took(&d)
-	return d, nil
+	s.took(d)
+	return nil
 }
 
 // document reads an answer that is not a stream.
@@ -195,6 +200,9 @@ func (s *stream) drain() {
 }
 
 func (s *stream) ended() error {
+	if !s.closed.Load() {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
@@ -214,6 +222,7 @@ func (s *stream) closeLocked(err error) {
 		return
 	}
 	s.err = err
+	s.closed.Store(true)
 	if err == io.EOF {
 		s.over.Store(true)
 	}
