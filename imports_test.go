@@ -11,14 +11,13 @@ import (
 	"go/token"
 	"io"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"headgate/pagetest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite goldens")
@@ -35,7 +34,7 @@ var layers = [][]string{
 	{"audit", "doctor", "probe", "relay", "sim"},
 	{"control", "engine", "journal", "replan"},
 	{"admission", "identity", "quota", "simengine", "telemetry"},
-	{"certs", "deploy", "egress", "kv", "occupancy", "proctest", "stats", "trace", "wire"},
+	{"certs", "deploy", "egress", "kv", "occupancy", "pagetest", "proctest", "stats", "trace", "wire"},
 }
 
 // pure packages do the same with the same input, whatever drives them. They
@@ -180,26 +179,9 @@ func TestModules(t *testing.T) {
 	}
 	b.WriteString("\n")
 
-	const file = "docs/dependencies.md"
-	const begin, end = "<!-- modules: written by go test . -rewrite -->\n", "<!-- end -->\n"
-	doc, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(doc), begin)
-	have, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: the marks of the list are gone", file)
-	}
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(have, b.String()); d != "" {
-		t.Errorf("%s is not what go list says; go test . -rewrite (-file +list):\n%s", file, d)
-	}
+	const file, begin = "docs/dependencies.md", "<!-- modules: written by go test . -rewrite -->\n"
+	pagetest.Keep(t, file, begin, b.String(), *rewrite)
+	head, _, _ := pagetest.Cut(t, file, begin)
 	for _, m := range directModules(t) {
 		if used := imported(all, m); used != strings.Contains(head, "`"+m+"`") {
 			t.Errorf("%s: module %s is imported: %v; the reasons list what is", file, m, used)

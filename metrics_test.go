@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"headgate/pagetest"
 )
 
 // metricGroups are the sections of docs/metrics.md by the folder whose source has the
@@ -31,16 +31,6 @@ type metric struct{ name, kind, labels, help string }
 // are read from the source since a collector does not tell types, and parts that are not
 // configured are not there to be asked.
 func TestMetricsPage(t *testing.T) {
-	const file, begin, end = "docs/metrics.md", "<!-- metrics: written by go test . -run TestMetricsPage -rewrite -->\n", "<!-- end -->\n"
-	page, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(page), begin)
-	have, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: the marks of the tables are gone", file)
-	}
 	byDir, named := sourceMetrics(t)
 	var b strings.Builder
 	shown := map[string]bool{}
@@ -68,15 +58,7 @@ func TestMetricsPage(t *testing.T) {
 			t.Errorf("%s has %s, which no table has", where, name)
 		}
 	}
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(b.String(), have); d != "" {
-		t.Errorf("%s is not what the source says; go test . -run TestMetricsPage -rewrite (-source +file):\n%s", file, d)
-	}
+	pagetest.Keep(t, "docs/metrics.md", "<!-- metrics: written by go test . -run TestMetricsPage -rewrite -->\n", b.String(), *rewrite)
 }
 
 var metricName = regexp.MustCompile(`^headgate_[a-z_]+(_total|_seconds|_bytes|_info)$`)

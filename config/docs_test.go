@@ -14,33 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"headgate/pagetest"
 )
 
 // TestDocumentation keeps the table of docs/configuration.md equal to the
 // schema: its keys, its defaults, and its comments, which are the table's text.
 func TestDocumentation(t *testing.T) {
-	const file = "../docs/configuration.md"
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- settings: written by go test ./config -rewrite -->\n", "<!-- end -->\n"
-	head, rest, ok := strings.Cut(string(b), begin)
-	have, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: the marks of the table are gone", file)
-	}
-	table := settingsTable(t)
-	if flag.Lookup("rewrite").Value.String() == "true" {
-		if err := os.WriteFile(file, []byte(head+begin+table+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(table, have); d != "" {
-		t.Errorf("%s is not what the schema says; go test ./config -rewrite (-schema +file):\n%s", file, d)
-	}
+	pagetest.Keep(t, "../docs/configuration.md", "<!-- settings: written by go test ./config -rewrite -->\n", settingsTable(t),
+		flag.Lookup("rewrite").Value.String() == "true")
 }
 
 // TestDocumentedExample: the examples are a valid file and a valid policy, without

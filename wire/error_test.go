@@ -4,12 +4,11 @@ import (
 	"flag"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"headgate/pagetest"
 )
 
 func TestErrorWrite(t *testing.T) {
@@ -128,25 +127,7 @@ func TestRefusals(t *testing.T) {
 var update = flag.Bool("update", false, "rewrite the table in docs/errors.md")
 
 func TestErrorTableIsDocumented(t *testing.T) {
-	doc, err := os.ReadFile("../docs/errors.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- table -->\n", "<!-- end -->\n"
-	head, rest, ok := strings.Cut(string(doc), begin)
-	got, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("docs/errors.md has no %q and %q", begin, end)
-	}
-	if *update {
-		if err := os.WriteFile("../docs/errors.md", []byte(head+begin+ErrorTable()+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(ErrorTable(), got); d != "" {
-		t.Errorf("docs/errors.md (-code +doc)\n%s", d)
-	}
+	pagetest.Keep(t, "../docs/errors.md", "<!-- table: written by go test ./wire -update -->\n", ErrorTable(), *update)
 }
 
 func TestFromUpstream(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	"headgate/certs/certstest"
 	"headgate/doctor"
 	"headgate/e2e/need"
+	"headgate/pagetest"
 	"headgate/simengine"
 	"headgate/simengine/vllmapi"
 )
@@ -564,23 +565,5 @@ func TestDoctorKinds(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.ID, k.Level, k.What)
 	}
 	b.WriteString("\n")
-	const file, begin, end = "../../docs/doctor.md", "<!-- findings: written by go test ./cmd/headgate -run TestDoctorKinds -rewrite -->\n", "<!-- end -->\n"
-	doc, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(doc), begin)
-	have, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: the marks of the list are gone", file)
-	}
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(have, b.String()); d != "" {
-		t.Errorf("%s is not what can be found; -rewrite (-file +list):\n%s", file, d)
-	}
+	pagetest.Keep(t, "../../docs/doctor.md", "<!-- findings: written by go test ./cmd/headgate -run TestDoctorKinds -rewrite -->\n", b.String(), *rewrite)
 }

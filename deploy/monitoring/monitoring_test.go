@@ -11,6 +11,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
+
+	"headgate/pagetest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the files that are made of the rules and the dashboard")
@@ -62,17 +64,8 @@ func TestFiles(t *testing.T) {
 // page is the page of the alerts with what is made of them.
 func page(t *testing.T, made string) string {
 	t.Helper()
-	const begin, end = "<!-- alerts: written by go test ./deploy/monitoring -rewrite -->\n", "<!-- end -->\n"
-	text, err := os.ReadFile(filepath.Join("../..", Page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(text), begin)
-	_, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: the marks of the alerts are gone", Page)
-	}
-	return head + begin + made + end + tail
+	head, _, tail := pagetest.Cut(t, filepath.Join("../..", Page), "<!-- alerts: written by go test ./deploy/monitoring -rewrite -->\n")
+	return head + made + tail
 }
 
 var (
