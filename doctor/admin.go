@@ -24,6 +24,9 @@ type Running struct {
 	Version string
 	// Told tells that somebody has named it, so that it has to be there.
 	Told bool
+	// Engines are those of the configuration that it is believed to run with, as POOL/ENGINE;
+	// nil: there is none.
+	Engines []string
 
 	once  sync.Once
 	found finding
@@ -176,9 +179,10 @@ func (g *Running) observed(ctx context.Context, r *Reporter) {
 		r.Found(AdminAway, fmt.Sprintf("/debug/engines: status %d, %v", status, err), "see its log")
 		return
 	}
-	var all []string
-	for _, engines := range pools {
+	var all, has []string
+	for pool, engines := range pools {
 		for _, e := range engines {
+			has = append(has, pool+"/"+e.Name)
 			if age := time.Duration(e.Age) * time.Millisecond; e.Age < 0 || age > observedOld {
 				text := fmt.Sprintf("%s: heard of %v ago", e.Name, age.Round(time.Second))
 				if e.Age < 0 {
@@ -192,6 +196,11 @@ func (g *Running) observed(ctx context.Context, r *Reporter) {
 		}
 	}
 	slices.Sort(all)
+	slices.Sort(has)
+	if configured := slices.Sorted(slices.Values(g.Engines)); g.Engines != nil && !slices.Equal(has, configured) {
+		r.Found(AdminOther, fmt.Sprintf("it has %s; the configuration has %s", strings.Join(has, ", "), strings.Join(configured, ", ")),
+			"if it is another gateway, give this one an admin.listen of its own; if the file has changed since, have it read again (kill -HUP)")
+	}
 	if len(all) > 0 {
 		r.Found(ObservedOld, strings.Join(all, "\n"), "see whether the gateway's machine reaches the engine, and the findings about it")
 	}

@@ -126,7 +126,7 @@ func TestRunning(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	g := &Running{URL: s.URL, Client: s.Client(), Version: "v2", Told: true}
+	g := &Running{URL: s.URL, Client: s.Client(), Version: "v2", Told: true, Engines: []string{"main/gpu2", "main/gpu0", "spare/gpu1"}}
 	files := make(chan int, 1)
 	report := Run(t.Context(), []Check{
 		g.Check(),
@@ -139,6 +139,7 @@ func TestRunning(t *testing.T) {
 	}
 	for i, want := range []string{
 		"admin_clock: it is 1h0m0", "admin_trouble: /readyz: lending of pool main is paused", "admin_version: it is v1, and this is v2", "admin_files: 95 of 100 are open",
+		"admin_other: it has main/gpu0, main/gpu1, main/gpu2; the configuration has main/gpu0, main/gpu2, spare/gpu1",
 		"observed_old: gpu0: never heard of\ngpu1: heard of 1m1s ago: no answer", "replica_clock: it is 1h0m0", "replica_away: ",
 	} {
 		// The last seconds depend on when in its second the date was cut.
@@ -146,7 +147,7 @@ func TestRunning(t *testing.T) {
 			t.Errorf("%d: want %q: %q", i, want, got)
 		}
 	}
-	if n := <-files; n != 100 || len(got) != 7 {
+	if n := <-files; n != 100 || len(got) != 8 {
 		t.Errorf("%d files, %d findings", n, len(got))
 	}
 }

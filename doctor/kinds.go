@@ -99,6 +99,7 @@ var (
 	AdminKey      = kind("admin_key", Error, "the admin listener refuses the key")
 	AdminNotReady = kind("admin_not_ready", Error, "the gateway that runs is not ready")
 	AdminTrouble  = kind("admin_trouble", Warning, "the gateway that runs says that something is amiss")
+	AdminOther    = kind("admin_other", Warning, "the gateway that runs has other engines than the configuration")
 	AdminVersion  = kind("admin_version", Warning, "the gateway that runs is of another version than this program")
 	AdminClock    = kind("admin_clock", Warning, "the clock of the gateway that runs is another than this machine's")
 	AdminFiles    = kind("admin_files", Warning, "the gateway that runs has few files left that it may open")

@@ -138,6 +138,13 @@ func (d *checkup) all() ([]doctor.Check, error) {
 		URL: strings.TrimRight(admin.url, "/"), Client: client, Header: admin.header(), Version: telemetry.ReadBuild().Version, Told: d.named,
 	}
 	if d.cfg != nil {
+		if !d.named {
+			for i := range d.cfg.Pools {
+				for _, e := range d.cfg.Pools[i].Engines {
+					running.Engines = append(running.Engines, d.cfg.Pools[i].Name+"/"+e.Name)
+				}
+			}
+		}
 		d.configured(running)
 	} else if !d.named && len(d.checks) == 0 {
 		d.add(doctor.Check{Of: "set-up", Run: func(ctx context.Context, r *doctor.Reporter) {
