@@ -145,6 +145,7 @@ type engine struct {
 	says      bool    // it says in the end how much of a prompt it found in its cache
 	starting  []int32 // holds without a token yet
 	spell     spell   // in which they are computed
+	judged    spell   // an earlier one, of which the engine is to say what it computed
 	untrue    int     // reclaims in a row that it did not confirm
 	ledger    peak
 	gauge     gauge
@@ -220,6 +221,7 @@ type hold struct {
 	alone     bool   // no other hold of the engine was starting meanwhile
 	again     bool   // its request was begun before: much of its prompt may be cached
 	counted   bool   // cached is what the engine found
+	spell     uint32 // of its engine, that waits to hear what was computed of it
 	taught    int32  // tokens of the prefill that was learned from it; 0: none was
 	together  bool   // it was sent while others of the engine were on their way out
 	prompt    int32

@@ -1,9 +1,6 @@
 package admission
 
-import (
-	"math"
-	"math/bits"
-)
+import "math/bits"
 
 // timing is what a core has learned of how fast an engine works. Everything
 // that looks ahead asks it: the stall guard how long a prompt holds up the
@@ -17,17 +14,14 @@ import (
 // of two, are kept apart, since a small one pays for the step and a large one
 // for its tokens.
 //
-// Where nobody ever has one to himself, since all come several at a time, a whole burst
-// tells: from when the first of its prefills began to the last first token, the engine
-// computed them all. That is believed as long as nothing better is known, since an engine
-// may compute two small prompts in the time of one.
+// While no start has been alone, several that were computed together tell (see spell).
 //
 // Alternatives: a straight line through all samples lets the many small prompts
 // decide what the few large ones cost; an average believes the noise, and a
 // guard that believes it closes the gate, after which nothing corrects it.
 type timing struct {
 	prefill [32]recent // by the bits of the prompt's length
-	bursts  recent     // of prefills that were not alone, together
+	spells  recent     // of several prefills each
 	perTok  [8]Time    // ns per token of output, by the bits of how many ran; 0 is unknown
 	told    Speed      // what other cores have learned of the engine
 }
@@ -83,11 +77,16 @@ func (t *timing) prefillTime(n int32) Time {
 			return took * Time(n) / tokens
 		}
 	}
-	if took, tokens, ok := t.bursts.least(); ok {
+	if took, tokens, ok := t.spells.least(); ok && Time(n) <= mostBeyond*tokens {
 		return took * Time(n) / tokens
 	}
 	return 0
 }
+
+// mostBeyond is how many times as large as all of a spell's prompts one may be for which that
+// tells something: little ones pay for steps and not for tokens, and a guard that went by them
+// would never see a large one.
+const mostBeyond = 8
 
 // least is the fastest prefill of a size, by its own starts and those of other cores.
 func (t *timing) least(size int) (took, tokens Time, ok bool) {
@@ -155,19 +154,6 @@ func (c *Core) tokenTime(en *engine) Time {
 	return defaultPerToken
 }
 
-// spell is the time in which an engine has something to prefill.
-type spell struct {
-	began  Time  // with the first prefill
-	tokens int64 // that were computed
-	spoilt bool  // how long it took is not how long they took
-}
-
-// spoil notes of a hold without a token that the engine computed other things meanwhile.
-func (c *Core) spoil(i int32) {
-	h := &c.holds[i]
-	h.alone, c.engines[h.engine].spell.spoilt = false, true
-}
-
 // starts notes that a hold was admitted, and that it has no token yet.
 func (c *Core) starts(i int32) {
 	h := &c.holds[i]
@@ -176,9 +162,7 @@ func (c *Core) starts(i int32) {
 	for k := range c.away.Classes {
 		h.alone = h.alone && c.atOthers(Class(k)).at(en.id).N == 0
 	}
-	if len(en.starting) == 0 {
-		en.spell = spell{began: Never, spoilt: !h.alone}
-	}
+	c.joins(h, h.alone)
 	for _, j := range en.starting {
 		c.holds[j].alone = false
 	}
@@ -201,12 +185,7 @@ func (c *Core) started(i int32) {
 		}
 	}
 	en.starting = kept
-	b := &en.spell
-	b.began, b.tokens = min(b.began, max(h.admitted, h.scheduled)), b.tokens+int64(h.prompt-h.cached)
-	b.spoilt = b.spoilt || h.first == 0 || h.piece > 0 || !en.tells(h)
-	if len(kept) == 0 && !b.spoilt && b.tokens > 0 && b.tokens <= math.MaxInt32 {
-		en.timing.bursts.add(c.now-b.began, int32(b.tokens))
-	}
+	en.spell.counts(h, en, c.now)
 }
 
 // learnStart learns from a hold's first token.
@@ -222,6 +201,10 @@ func (c *Core) learnStart(h *hold) {
 	}
 }
 
+// leastComputed of a prompt is the part that has to be computed of it, one in so many tokens,
+// for that to tell something of whole ones.
+const leastComputed = 8
+
 // tells tells whether it is known by a hold's first token how much of its prompt was
 // computed. What was found in a cache may be known only when the answer is over, if ever. One
 // that goes on surely found much, and would tell that a prefill takes nothing.
@@ -235,7 +218,7 @@ func (c *Core) learnCounted(h *hold, ev *Event) {
 		return
 	}
 	if ev.Cached > 0 && !en.says {
-		en.says = true
+		en.says, en.timing.spells, en.spell.spoilt = true, recent{}, true
 		if h.taught > 0 { // before it was known
 			en.timing.prefill[bits.Len32(uint32(h.taught))].forget(h.prefilled(), h.taught)
 		}
@@ -252,6 +235,9 @@ func (c *Core) learnCounted(h *hold, ev *Event) {
 		}
 	}
 	said := ev.Cached > 0 || ev.Cause == CauseFinished && !h.again
+	if en.judge(h, cached, said) {
+		c.learned++
+	}
 	// What is not said may have been anything: it is believed if a prefill is slower then.
 	if said || !h.again && h.prefilled() > en.timing.prefillTime(h.prompt-cached) {
 		en.learnPrefill(h, cached)
@@ -265,7 +251,7 @@ func (h *hold) prefilled() Time { return h.first - max(h.admitted, h.scheduled) 
 // learnPrefill learns what a prefill takes from a hold that began by itself. What little was
 // computed of a prompt says nothing of whole ones.
 func (en *engine) learnPrefill(h *hold, cached int32) {
-	if work := h.prompt - cached; h.alone && work > 0 && int64(work)*8 >= int64(h.prompt) {
+	if work := h.prompt - cached; h.alone && work > 0 && int64(work)*leastComputed >= int64(h.prompt) {
 		en.timing.prefill[bits.Len32(uint32(work))].add(h.prefilled(), work)
 		h.taught = work
 	}

@@ -161,6 +161,77 @@ func TestPrefillsThatAreNeverAlone(t *testing.T) {
 			b.prog(1, 1)
 			b.prog(2, 1)
 		}, 0},
+		{"and has told it, of one before the last is computed", true, func(b *scripted) {
+			b.c.engines[0].says = true
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + sec)
+			b.prog(1, 1)
+			b.step(&Event{Kind: Ended, Hold: b.hold[1], Cause: CauseFinished, Flags: FlagReleased, Out: 1, Cached: 500})
+			b.to(b.now + sec)
+			b.prog(2, 1)
+			b.offer(0, 3, 1000, 64) // another spell
+			b.step(&Event{Kind: Ended, Hold: b.hold[2], Cause: CauseFinished, Flags: FlagReleased, Out: 1, Cached: 500})
+		}, 2 * sec},
+		{"and does not tell it of one", true, func(b *scripted) {
+			b.c.engines[0].says = true
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + sec)
+			b.prog(1, 1)
+			b.prog(2, 1)
+			b.step(&Event{Kind: Ended, Hold: b.hold[1], Cause: CauseFinished, Flags: FlagReleased, Out: 1, Cached: 500})
+			b.step(&Event{Kind: Ended, Hold: b.hold[2], Cause: CauseClientGone, Flags: FlagReleased, Out: 1})
+		}, 0},
+		{"it begins to tell what it found", true, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + sec/20)
+			b.prog(1, 1)
+			b.prog(2, 1)
+			b.step(&Event{Kind: Ended, Hold: b.hold[1], Cause: CauseFinished, Flags: FlagReleased, Out: 1, Cached: 950})
+		}, 0},
+		{"next to nothing was computed of one that is alone", true, func(b *scripted) {
+			b.step(&Event{Kind: Offer, ID: MakeID(1, 1), Prompt: 2000, Cached: 1984, Out: 64})
+			b.to(b.now + 50*ms)
+			b.prog(1, 1)
+		}, 0},
+		{"nor of two", true, func(b *scripted) {
+			for slot := uint32(1); slot < 3; slot++ {
+				b.step(&Event{Kind: Offer, ID: MakeID(1, slot), Prompt: 2000, Cached: 1984, Out: 64})
+			}
+			b.to(b.now + 50*ms)
+			b.prog(1, 1)
+			b.prog(2, 1)
+		}, 0},
+		{"little ones say nothing of large ones", false, func(b *scripted) {
+			b.offer(0, 1, 60, 64)
+			b.offer(0, 2, 60, 64)
+			b.to(b.now + 60*ms)
+			b.prog(1, 1)
+			b.prog(2, 1)
+		}, 0},
+		{"the engine had nothing to do in between", false, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			b.step(&Event{Kind: Scheduled, Hold: b.hold[1]})
+			b.to(b.now + sec/2)
+			b.offer(0, 2, 1000, 64)
+			b.to(b.now + sec/2)
+			b.prog(1, 1)
+			b.to(b.now + 20*sec)
+			b.step(&Event{Kind: Scheduled, Hold: b.hold[2]})
+			b.to(b.now + sec)
+			b.prog(2, 1)
+		}, 0},
+		{"they overlap without an end", false, func(b *scripted) {
+			b.offer(0, 1, 1000, 64)
+			for slot := uint32(1); slot < 5; slot++ {
+				b.to(b.now + sec/2)
+				b.offer(0, slot+1, 1000, 64)
+				b.to(b.now + sec/2)
+				b.prog(slot, 1)
+			}
+		}, sec},
 		{"one that is alone tells better", false, func(b *scripted) {
 			b.teach(0, 1, 1000, 3*sec, 10*ms)
 			b.offer(0, 2, 1000, 64)
@@ -171,7 +242,7 @@ func TestPrefillsThatAreNeverAlone(t *testing.T) {
 		}, 3 * sec},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tab := &Table{Engines: []EngineSpec{eng("e", 4)}, Classes: []ClassSpec{cls("i", 4, 4)}}
+			tab := &Table{Engines: []EngineSpec{eng("e", 8)}, Classes: []ClassSpec{cls("i", 8, 8)}}
 			tab.Engines[0].Caches = c.caching
 			b := newScripted(t, tab)
 			c.do(b)

@@ -119,7 +119,7 @@ type Limits struct {
 	BodyTimeout time.Duration `yaml:"body_timeout"`
 	// IdleTimeout is how long an engine may be silent between two tokens of a running answer before it counts as failed. It does not limit a whole answer. Raise it above the longest prefill of the slowest engine.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
-	// ClientStallTimeout is how long a client may leave a stream unread before its request ends and frees its capacity.
+	// ClientStallTimeout is how long a client may leave a stream unread before its request ends and frees its capacity. It has up to a sixteenth more.
 	ClientStallTimeout time.Duration `yaml:"client_stall_timeout"`
 	// Keepalive is the time after which a silent stream gets a comment, so that it does not look dead to the client or to proxies on the way. 0 sends none.
 	Keepalive time.Duration `yaml:"keepalive"`

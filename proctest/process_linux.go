@@ -19,7 +19,7 @@ func Suspend(p *os.Process) error {
 		return err
 	}
 	for {
-		if err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED, nil); err != unix.EINTR {
+		if err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != unix.EINTR {
 			return err
 		}
 	}

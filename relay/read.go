@@ -31,6 +31,7 @@ func (a *attempt) read(ctx context.Context, s engine.Stream, stream bool) {
 			a.interrupted(ctx, err)
 			return
 		case d.Err != nil:
+			a.touch()
 			a.answered(d.Err.Status, d.Err)
 			a.settled(s)
 			return

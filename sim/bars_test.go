@@ -291,7 +291,7 @@ func TestBesideBacklog(t *testing.T) {
 // Several at a time, at a steady beat, which is the hardest case for a policy that lends what
 // is idle: the first of a burst comes into an idle class, and nobody is ever alone with his
 // prefill. Still more are on time than by the engine's own priorities, and four fifths of those
-// that a partition has; docs/lending.md has the figures.
+// that a partition has; docs/lending.md has some of the figures.
 func TestBurstsBesideBacklog(t *testing.T) {
 	const length = 15 * time.Minute
 	for _, c := range []struct {
