@@ -87,6 +87,18 @@ func TestPrefillsThatWereExpected(t *testing.T) {
 // Where nobody has a prefill to himself, the time in which several were computed tells, as long
 // as nothing better is known.
 func TestPrefillsThatAreNeverAlone(t *testing.T) {
+	two := func(b *scripted) {
+		b.offer(0, 1, 1000, 64)
+		b.offer(0, 2, 1000, 64)
+	}
+	begin := func(b *scripted, after Time) {
+		b.to(b.now + after)
+		b.prog(1, 1)
+		b.prog(2, 1)
+	}
+	tells := func(b *scripted, slot uint32, cached int32, cause Cause) {
+		b.step(&Event{Kind: Ended, Hold: b.hold[slot], Cause: cause, Flags: FlagReleased, Out: 1, Cached: cached})
+	}
 	for _, c := range []struct {
 		name    string
 		caching bool
@@ -111,85 +123,63 @@ func TestPrefillsThatAreNeverAlone(t *testing.T) {
 			b.prog(2, 1)
 		}, 2 * sec},
 		{"they count from when the engine says that it began", false, func(b *scripted) {
-			b.offer(0, 1, 1000, 64)
-			b.offer(0, 2, 1000, 64)
+			two(b)
 			b.to(b.now + sec)
 			for slot := range uint32(2) {
 				b.step(&Event{Kind: Scheduled, Hold: b.hold[1+slot]})
 			}
-			b.to(b.now + 2*sec)
-			b.prog(1, 1)
-			b.prog(2, 1)
+			begin(b, 2*sec)
 		}, sec},
 		{"one of them ends without a token", false, func(b *scripted) {
-			b.offer(0, 1, 1000, 64)
-			b.offer(0, 2, 1000, 64)
+			two(b)
 			b.to(b.now + sec)
 			b.end(1, CauseClientGone, FlagReleased, 0)
 			b.prog(2, 1)
 		}, 0},
 		{"another core has something computed there meanwhile", false, func(b *scripted) {
-			b.offer(0, 1, 1000, 64)
-			b.offer(0, 2, 1000, 64)
+			two(b)
 			b.step(&Event{Kind: Told, Elsewhere: &Elsewhere{Classes: []ClassElsewhere{{Starts: []Starts{{N: 1, Tokens: 100}}}}}})
 			b.step(&Event{Kind: Told, Elsewhere: &Elsewhere{Classes: []ClassElsewhere{{}}}})
-			b.to(b.now + sec)
-			b.prog(1, 1)
-			b.prog(2, 1)
+			begin(b, sec)
 		}, 0},
 		{"most of one was cached, and the driver counts it", true, func(b *scripted) {
-			b.offer(0, 1, 1000, 64)
-			b.offer(0, 2, 1000, 64)
+			two(b)
 			b.step(&Event{Kind: Scheduled, Hold: b.hold[1], Cached: 900, Flags: FlagCounted})
 			b.step(&Event{Kind: Scheduled, Hold: b.hold[2], Flags: FlagCounted})
-			b.to(b.now + 1100*ms)
-			b.prog(1, 1)
-			b.prog(2, 1)
+			begin(b, 1100*ms)
 		}, sec},
 		{"one of them goes on", true, func(b *scripted) {
 			b.step(&Event{Kind: Offer, ID: MakeID(1, 1), Prompt: 1000, Out: 64, Flags: FlagBegun})
 			b.offer(0, 2, 1000, 64)
-			b.to(b.now + sec)
-			b.prog(1, 1)
-			b.prog(2, 1)
+			begin(b, sec)
 		}, 0},
 		{"the engine tells in the end what it found", true, func(b *scripted) {
 			b.c.engines[0].says = true
-			b.offer(0, 1, 1000, 64)
-			b.offer(0, 2, 1000, 64)
-			b.to(b.now + sec)
-			b.prog(1, 1)
-			b.prog(2, 1)
+			two(b)
+			begin(b, sec)
 		}, 0},
 		{"and has told it, of one before the last is computed", true, func(b *scripted) {
 			b.c.engines[0].says = true
-			b.offer(0, 1, 1000, 64)
-			b.offer(0, 2, 1000, 64)
+			two(b)
 			b.to(b.now + sec)
 			b.prog(1, 1)
-			b.step(&Event{Kind: Ended, Hold: b.hold[1], Cause: CauseFinished, Flags: FlagReleased, Out: 1, Cached: 500})
+			tells(b, 1, 500, CauseFinished)
 			b.to(b.now + sec)
 			b.prog(2, 1)
 			b.offer(0, 3, 1000, 64) // another spell
-			b.step(&Event{Kind: Ended, Hold: b.hold[2], Cause: CauseFinished, Flags: FlagReleased, Out: 1, Cached: 500})
+			tells(b, 2, 500, CauseFinished)
 		}, 2 * sec},
 		{"and does not tell it of one", true, func(b *scripted) {
 			b.c.engines[0].says = true
-			b.offer(0, 1, 1000, 64)
-			b.offer(0, 2, 1000, 64)
-			b.to(b.now + sec)
-			b.prog(1, 1)
-			b.prog(2, 1)
-			b.step(&Event{Kind: Ended, Hold: b.hold[1], Cause: CauseFinished, Flags: FlagReleased, Out: 1, Cached: 500})
-			b.step(&Event{Kind: Ended, Hold: b.hold[2], Cause: CauseClientGone, Flags: FlagReleased, Out: 1})
+			two(b)
+			begin(b, sec)
+			tells(b, 1, 500, CauseFinished)
+			tells(b, 2, 0, CauseClientGone)
 		}, 0},
 		{"it begins to tell what it found", true, func(b *scripted) {
-			b.offer(0, 1, 1000, 64)
-			b.offer(0, 2, 1000, 64)
-			b.to(b.now + sec/20)
-			b.prog(1, 1)
-			b.prog(2, 1)
-			b.step(&Event{Kind: Ended, Hold: b.hold[1], Cause: CauseFinished, Flags: FlagReleased, Out: 1, Cached: 950})
+			two(b)
+			begin(b, sec/20)
+			tells(b, 1, 950, CauseFinished)
 		}, 0},
 		{"next to nothing was computed of one that is alone", true, func(b *scripted) {
 			b.step(&Event{Kind: Offer, ID: MakeID(1, 1), Prompt: 2000, Cached: 1984, Out: 64})
@@ -200,16 +190,12 @@ func TestPrefillsThatAreNeverAlone(t *testing.T) {
 			for slot := uint32(1); slot < 3; slot++ {
 				b.step(&Event{Kind: Offer, ID: MakeID(1, slot), Prompt: 2000, Cached: 1984, Out: 64})
 			}
-			b.to(b.now + 50*ms)
-			b.prog(1, 1)
-			b.prog(2, 1)
+			begin(b, 50*ms)
 		}, 0},
 		{"little ones say nothing of large ones", false, func(b *scripted) {
 			b.offer(0, 1, 60, 64)
 			b.offer(0, 2, 60, 64)
-			b.to(b.now + 60*ms)
-			b.prog(1, 1)
-			b.prog(2, 1)
+			begin(b, 60*ms)
 		}, 0},
 		{"the engine had nothing to do in between", false, func(b *scripted) {
 			b.offer(0, 1, 1000, 64)
