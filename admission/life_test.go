@@ -307,7 +307,8 @@ func TestWindowIsHonoured(t *testing.T) {
 		steady := wish{class: 0, prompt: rapid.Int32Range(20, 300).Draw(t, "prompt"), out: rapid.Int32Range(50, 200).Draw(t, "out")}
 		owed := wish{class: 1, prompt: rapid.Int32Range(20, 300).Draw(t, "its prompt"), out: rapid.Int32Range(50, 200).Draw(t, "its out")}
 		for k, r := range []wish{steady, owed} {
-			l.again[k] = slots + rapid.Int64Range(1, 4).Draw(t, "more than fits")
+			// Also once all that run end in one moment, behind which they are asked for again.
+			l.again[k] = 2*slots + rapid.Int64Range(1, 4).Draw(t, "more than fits")
 			for range l.again[k] {
 				l.ask(0, r)
 			}
