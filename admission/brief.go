@@ -47,9 +47,9 @@ func (c *Core) whyClosed(cl *class) string {
 	case staysUsed:
 		return "it is in use"
 	case staysPressed:
-		return fmt.Sprintf("it is in use, and its demand has not fitted for %v yet", ms(cl.idleAfter()))
+		return fmt.Sprintf("it is in use, and its demand has not fitted for %v yet", ms(c.idleAfter(cl)))
 	case staysFresh:
-		return fmt.Sprintf("it has been idle for %v of %v", ms(c.now-cl.idleSince), ms(cl.idleAfter()))
+		return fmt.Sprintf("it has been idle for %v of %v", ms(c.now-cl.idleSince), ms(c.idleAfter(cl)))
 	case staysShort:
 		return "a recall would cost more than the idle time that is expected is worth"
 	}

@@ -164,6 +164,7 @@ func (c *Core) told(now *Elsewhere) {
 			t.told.Prefills = append(t.told.Prefills[:0], c.away.Engines[e].Speed.Prefills...)
 		}
 	}
+	c.learned++
 	for k := range c.away.Classes {
 		o := &c.away.Classes[k]
 		o.Starts = append([]Starts(nil), o.Starts...)

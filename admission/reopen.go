@@ -75,11 +75,11 @@ func (c *Core) quiet(cl *class) bool { return cl.idleSince != Never && c.idles(c
 
 // idles is what of its idle time keeps an idle class from lending.
 func (c *Core) idles(cl *class) stays {
-	cost := c.recallCost(cl) // by which idleAfter goes
 	idle := c.now - cl.idleSince
-	if idle < cl.idleAfter() {
+	if idle < c.idleAfter(cl) {
 		return staysFresh
 	}
+	cost := c.recallCost(cl)
 	if cl.lossless {
 		cost *= losslessWorth
 	}
@@ -91,7 +91,7 @@ func (c *Core) idles(cl *class) stays {
 
 // light tells whether a class that always has something running has for long had
 // no more than it found room for.
-func (c *Core) light(cl *class) bool { return c.now >= cl.fits()+cl.idleAfter() }
+func (c *Core) light(cl *class) bool { return c.now >= cl.fits()+c.idleAfter(cl) }
 
 // fits is from when on a class in use has found room. Where the wait is short, the idle time
 // before it came into use tells nothing: its first request may be the first of many.
@@ -116,9 +116,9 @@ func (s *ClassSpec) peakWindow(thrash uint8) Time {
 const peakBack = 8
 
 // idleAfter is how long a class has to be idle, or to fit, at present.
-func (cl *class) idleAfter() Time {
+func (c *Core) idleAfter(cl *class) Time {
 	w := min(Time(cl.spec.IdleAfter)<<cl.thrash, Time(maxDuration))
-	if cl.lossless && cl.cost > 0 && cl.spec.Reopen == ReopenSettled {
+	if cl.lossless && cl.spec.Reopen == ReopenSettled && c.recallCost(cl) > 0 {
 		w /= losslessWait
 	}
 	return w
@@ -234,7 +234,7 @@ func (c *Core) looks(cl *class) Time {
 	case cl.open && (c.waiting == 0 || !cl.protected() && cl.spec.Reopen == ReopenIdle):
 		return Never
 	case cl.idleSince != Never:
-		if at := cl.idleSince + cl.idleAfter(); at > c.now {
+		if at := cl.idleSince + c.idleAfter(cl); at > c.now {
 			return at
 		}
 		if c.quiet(cl) {
@@ -245,7 +245,7 @@ func (c *Core) looks(cl *class) Time {
 		}
 		return c.now + max(Time(cl.spec.IdleAfter)/4, Time(time.Millisecond))
 	case !cl.open && cl.spec.Reopen == ReopenSettled:
-		if at := cl.fits() + cl.idleAfter(); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
+		if at := cl.fits() + c.idleAfter(cl); at > c.now || cl.queue.n == 0 && !c.calls(cl) {
 			return max(at, c.now)
 		}
 	}
@@ -258,7 +258,7 @@ const maxThrash = 3
 // thrashed notes that a class is recalled. If it has not lent for long, it waits
 // longer next time.
 func (c *Core) thrashed(cl *class) {
-	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 8*cl.idleAfter() || cl.thrash == maxThrash {
+	if cl.spec.Reopen != ReopenSettled || cl.opened == 0 || c.now-cl.opened >= 8*c.idleAfter(cl) || cl.thrash == maxThrash {
 		return
 	}
 	cl.thrash++

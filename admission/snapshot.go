@@ -197,7 +197,7 @@ func (c *Core) summary() *Snapshot {
 		v := ClassSnapshot{
 			Name: cl.spec.Name, Floor: view(cl.spec.Floor), Unlent: view(cl.spec.Unlent), Ceiling: view(cl.spec.Ceiling),
 			Used: view(cl.used), Hold: view(cl.hold), Lending: cl.open && !c.pause, Queue: cl.queue.n,
-			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), IdleAfter: cl.idleAfter(), Warm: cl.warm,
+			LearnedOut: cl.lengths.usual, Counts: cl.counts, Quiet: c.quiet(cl), IdleAfter: c.idleAfter(cl), Warm: cl.warm,
 		}
 		if cl.spec.Shared {
 			v.Share = &ShareView{view(cl.spec.Ceiling.sub(cl.ceiling)), view(cl.spec.Survival)}
