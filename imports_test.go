@@ -179,12 +179,12 @@ func TestModules(t *testing.T) {
 	}
 	b.WriteString("\n")
 
-	const file, begin = "docs/dependencies.md", "<!-- modules: written by go test . -rewrite -->\n"
-	pagetest.Keep(t, file, begin, b.String(), *rewrite)
-	head, _, _ := pagetest.Cut(t, file, begin)
+	part := pagetest.Part{File: "docs/dependencies.md", Begin: "<!-- modules: written by go test . -rewrite -->\n"}
+	part.Keep(t, b.String(), *rewrite)
+	head, _, _ := part.Cut(t)
 	for _, m := range directModules(t) {
 		if used := imported(all, m); used != strings.Contains(head, "`"+m+"`") {
-			t.Errorf("%s: module %s is imported: %v; the reasons list what is", file, m, used)
+			t.Errorf("%s: module %s is imported: %v; the reasons list what is", part.File, m, used)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestMetricsPage(t *testing.T) {
 			t.Errorf("%s has %s, which no table has", where, name)
 		}
 	}
-	pagetest.Keep(t, "docs/metrics.md", "<!-- metrics: written by go test . -run TestMetricsPage -rewrite -->\n", b.String(), *rewrite)
+	pagetest.Part{File: "docs/metrics.md", Begin: "<!-- metrics: written by go test . -run TestMetricsPage -rewrite -->\n"}.Keep(t, b.String(), *rewrite)
 }
 
 var metricName = regexp.MustCompile(`^headgate_[a-z_]+(_total|_seconds|_bytes|_info)$`)

@@ -28,15 +28,14 @@ const (
 	mostTokens    = 1 << 24 // the product of both is still a number
 )
 
-// joins makes a hold that was admitted part of its engine's spell. alone: nobody else has
-// anything computed there.
-func (c *Core) joins(h *hold, alone bool) {
+// joins makes a hold that was admitted part of its engine's spell.
+func (c *Core) joins(h *hold) {
 	en := &c.engines[h.engine]
 	if len(en.starting) == 0 {
 		if en.spell.untold > 0 {
 			en.judged = en.spell
 		}
-		en.spell = spell{seq: en.spell.seq + 1, began: Never, spoilt: !alone}
+		en.spell = spell{seq: en.spell.seq + 1, began: Never, spoilt: !h.alone}
 	}
 	en.spell.holds++
 	h.spell = en.spell.seq

@@ -162,7 +162,7 @@ func (c *Core) starts(i int32) {
 	for k := range c.away.Classes {
 		h.alone = h.alone && c.atOthers(Class(k)).at(en.id).N == 0
 	}
-	c.joins(h, h.alone)
+	c.joins(h)
 	for _, j := range en.starting {
 		c.holds[j].alone = false
 	}

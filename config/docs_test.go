@@ -20,7 +20,7 @@ import (
 // TestDocumentation keeps the table of docs/configuration.md equal to the
 // schema: its keys, its defaults, and its comments, which are the table's text.
 func TestDocumentation(t *testing.T) {
-	pagetest.Keep(t, "../docs/configuration.md", "<!-- settings: written by go test ./config -rewrite -->\n", settingsTable(t),
+	pagetest.Part{File: "../docs/configuration.md", Begin: "<!-- settings: written by go test ./config -rewrite -->\n"}.Keep(t, settingsTable(t),
 		flag.Lookup("rewrite").Value.String() == "true")
 }
 

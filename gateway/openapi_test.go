@@ -31,6 +31,7 @@ import (
 	"headgate/console"
 	"headgate/console/now"
 	"headgate/control/agent"
+	"headgate/pagetest"
 	"headgate/relay"
 	"headgate/wire"
 )
@@ -84,25 +85,7 @@ func readOpenAPI(t *testing.T) (doc *document, whole any) {
 
 // TestOpenAPISchemas keeps the schemas of what handlers answer with equal to their types.
 func TestOpenAPISchemas(t *testing.T) {
-	text, err := os.ReadFile(openapiFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(text), schemasBegin)
-	have, tail, ok2 := strings.Cut(rest, schemasEnd)
-	if !ok || !ok2 {
-		t.Fatalf("%s: the marks of the schemas are gone", openapiFile)
-	}
-	want := writeSchemas(t)
-	if *rewrite {
-		if err := os.WriteFile(openapiFile, []byte(head+schemasBegin+want+schemasEnd+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(want, have); d != "" {
-		t.Errorf("%s is not what the types say; go test ./gateway -run TestOpenAPI -rewrite (-types +file):\n%s", openapiFile, d)
-	}
+	pagetest.Part{File: openapiFile, Begin: schemasBegin, End: schemasEnd}.Keep(t, writeSchemas(t), *rewrite)
 }
 
 // TestOpenAPIValid: the document is one of OpenAPI 3.1 by that one's own schema, and each

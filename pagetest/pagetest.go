@@ -1,48 +1,54 @@
 // Package pagetest keeps the parts of documents that are made from the source equal to what
 // the source makes.
 //
-// Such a part lies between two lines that are comments of Markdown: the first says what
-// writes it, the second is End. What is around it is written by hand.
+// What is around such a part is written by hand.
 package pagetest
 
 import (
+	"cmp"
 	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	diff "github.com/google/go-cmp/cmp"
 )
 
-// End is the line behind a part.
-const End = "<!-- end -->\n"
+// Part of a file is what lies between two lines that are comments: the first says what writes
+// it.
+type Part struct {
+	File  string
+	Begin string
+	End   string // "" is Markdown's "<!-- end -->"
+}
 
-// Cut returns what a file has before the part that begins behind a line, the part, and what
-// it has behind it; both lines are of what is around it.
-func Cut(t testing.TB, file, begin string) (head, part, tail string) {
+// Cut returns what a file has before a part, the part, and what it has behind it; both lines
+// are of what is around it.
+func (p Part) Cut(t testing.TB) (head, part, tail string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(p.File)
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, rest, ok := strings.Cut(string(text), begin)
-	part, tail, ok2 := strings.Cut(rest, End)
+	end := cmp.Or(p.End, "<!-- end -->\n")
+	head, rest, ok := strings.Cut(string(text), p.Begin)
+	part, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s: the lines %q and %q are gone", file, begin, End)
+		t.Fatalf("%s: the lines %q and %q are gone", p.File, p.Begin, end)
 	}
-	return head + begin, part, End + tail
+	return head + p.Begin, part, end + tail
 }
 
-// Keep tells a test that a file's part is not what is made for it, or writes that there.
-func Keep(t testing.TB, file, begin, made string, rewrite bool) {
+// Keep tells a test that a part is not what is made for it, or writes that there.
+func (p Part) Keep(t testing.TB, made string, rewrite bool) {
 	t.Helper()
-	head, part, tail := Cut(t, file, begin)
+	head, part, tail := p.Cut(t)
 	if rewrite {
-		if err := os.WriteFile(file, []byte(head+made+tail), 0o644); err != nil {
+		if err := os.WriteFile(p.File, []byte(head+made+tail), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if d := cmp.Diff(part, made); d != "" {
-		t.Errorf("%s is not what is made of the source; its first line says how it is written (-file +made):\n%s", file, d)
+	if d := diff.Diff(part, made); d != "" {
+		t.Errorf("%s is not what is made of the source; its first line says how it is written (-file +made):\n%s", p.File, d)
 	}
 }

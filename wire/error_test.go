@@ -127,7 +127,7 @@ func TestRefusals(t *testing.T) {
 var update = flag.Bool("update", false, "rewrite the table in docs/errors.md")
 
 func TestErrorTableIsDocumented(t *testing.T) {
-	pagetest.Keep(t, "../docs/errors.md", "<!-- table: written by go test ./wire -update -->\n", ErrorTable(), *update)
+	pagetest.Part{File: "../docs/errors.md", Begin: "<!-- table: written by go test ./wire -update -->\n"}.Keep(t, ErrorTable(), *update)
 }
 
 func TestFromUpstream(t *testing.T) {

@@ -565,5 +565,5 @@ func TestDoctorKinds(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.ID, k.Level, k.What)
 	}
 	b.WriteString("\n")
-	pagetest.Keep(t, "../../docs/doctor.md", "<!-- findings: written by go test ./cmd/headgate -run TestDoctorKinds -rewrite -->\n", b.String(), *rewrite)
+	pagetest.Part{File: "../../docs/doctor.md", Begin: "<!-- findings: written by go test ./cmd/headgate -run TestDoctorKinds -rewrite -->\n"}.Keep(t, b.String(), *rewrite)
 }

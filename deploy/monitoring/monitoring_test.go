@@ -64,7 +64,7 @@ func TestFiles(t *testing.T) {
 // page is the page of the alerts with what is made of them.
 func page(t *testing.T, made string) string {
 	t.Helper()
-	head, _, tail := pagetest.Cut(t, filepath.Join("../..", Page), "<!-- alerts: written by go test ./deploy/monitoring -rewrite -->\n")
+	head, _, tail := pagetest.Part{File: filepath.Join("../..", Page), Begin: "<!-- alerts: written by go test ./deploy/monitoring -rewrite -->\n"}.Cut(t)
 	return head + made + tail
 }
 
